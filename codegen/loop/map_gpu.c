@@ -299,10 +299,13 @@ static int streams(KernelPrinter *printer, Expr *const *red, uint64_t row)
 }
 
 /* Threads for passes over parts of the row. When it is read but once they are
- * fewer, and each has several pieces on the way before it waits for others. Of
- * a long row that is read again they are the most a block can have: fewer rows
- * are underway, and more of them still in the L2 cache (4096 rows of 151936
- * bf16, softmax and its gradient, on an H200: 0.90 ms by 512 threads, 0.82 by
+ * fewer, and each has several pieces on the way before it waits for others. So
+ * they are for a short row that is read again (OLMoE's norm of all heads of q,
+ * then its rotation, 2,048 fp32: 4.95 to 2.28 ms of a step of 178 on an H100 by
+ * 128 threads for 512). Of a long row that is read again they are the most a
+ * block can have: fewer rows are underway, and more of them still in the L2
+ * cache (4096 rows of 151936 bf16, softmax and its gradient, on an H200: 0.90
+ * ms by 512 threads, 0.82 by
  * 1024). Two such rows at once, one of which reads while the other computes,
  * are worth more where 32 registers are enough (alone, on a warm chip, 1.05 to
  * 0.89 ms; in a step, whose clock is lower, 1.01 to 0.90 together with
@@ -319,7 +322,7 @@ static int streams(KernelPrinter *printer, Expr *const *red, uint64_t row)
  * pieces of a thread underway for 4, 0.826 with 4 for 2 in the second pass). */
 static int team_of(KernelPrinter *printer, Expr *const *red, int64_t items)
 {
-    enum { LONGROW = 16 };
+    enum { LONGROW = 16, SHORTROW = 64, SHORTPIECES = 4 };
     int few = items < FEWITEMS;
     int once = printer->streams || reads_once(printer, red);
     int64_t work = 1;
@@ -334,6 +337,8 @@ static int team_of(KernelPrinter *printer, Expr *const *red, int64_t items)
     }
     if (once && !few && work > 32)
         work = work > 64 * UNDERWAY ? work / UNDERWAY / 2 : 32;
+    if (!once && !few && work > SHORTROW && work <= MOSTTEAM / 2)
+        work = ceil_of(work, SHORTPIECES);
     if (!once && work >= LONGROW * MOSTTEAM)
         printer->team = MOSTTEAM;
     return power_of_two(work, printer->team);

@@ -2,14 +2,15 @@
  * the nodes of the group (update.pre has what stands before it):
  *
  *     struct Update { float *q0; uint16_t *q1; float x0; };
- *     FN void fetch_half(const Update &u, int64_t at, const uint8_t *slot,
+ *     FN void advance(Update &u, int64_t by) { u.q0 += by; u.q1 += by; }
+ *     FN void fetch_half(const Update &u, int at, const uint8_t *slot,
  *                        int half)
  *     {
  *         fetch_kept(slot + 0, half, u.q0 + at);
  *         ...
  *     }
  *     FN void update_piece(const float (&g)[PIECE], const Update &u,
- *                          const int64_t (&at)[HALVES], const uint8_t *slot,
+ *                          const int (&at)[HALVES], const uint8_t *slot,
  *                          uint32_t (&pair)[PIECE / 2])
  *     {
  *         float v1[8]; load_kept<float>(v1, slot + 0);
@@ -35,6 +36,7 @@ typedef struct UpdatePrinter {
     Node **number; /* vec: of one element */
     Node **done;   /* vec: values that have an array */
     Node *rounded; /* quantize_blocks of the update; null: none */
+    const Node *scales; /* that it writes; of kept */
     Text load, body, store, numbers;
     int64_t bytes; /* of a slot */
 } UpdatePrinter;
@@ -82,9 +84,13 @@ static void put_kept(UpdatePrinter *printer, Node *n)
 
 static const char *value(UpdatePrinter *printer, Node *n);
 
-/* Operand k of n, of n's kind. */
+/* Operand k of n, of n's kind; an integer that is joined stays one. */
 static const char *operand(UpdatePrinter *printer, const Node *n, int k)
 {
+    const Node *in = n->in[k];
+
+    if (n->op == Ojoin_bf16 && in->op == Ocast && in->in[0]->dt == Di16)
+        return value(printer, in->in[0]);
     const char *x = value(printer, n->in[k]);
     Dtype to = compute_type(n->dt);
 
@@ -93,11 +99,25 @@ static const char *operand(UpdatePrinter *printer, const Node *n, int k)
                : strf(printer->arena, "(%s)%s", dtypes[to].compute, x);
 }
 
+/* Of all lanes, which the text's divide makes side by side. */
+static void put_quotient(UpdatePrinter *printer, Node *n)
+{
+    const char *a = operand(printer, n, 0), *b = operand(printer, n, 1);
+    const char *q = array(printer, n);
+
+    put(&printer->body,
+        "    float %s[%d]; { float a[%d], b[%d]; LANES(%d) a[l] = %s, b[l] = "
+        "%s; divide(%s, a, b); }\n",
+        q, PIECE, PIECE, PIECE, PIECE, a, b, q);
+}
+
 static const char *expression(UpdatePrinter *printer, const Node *n)
 {
     const char *arg[SCALARIN];
     Text x = { .arena = printer->arena };
 
+    if (n->op == Ocast && n->dt == Di16 && n->in[0]->op == Oremainder_bf16)
+        n = n->in[0]; /* is an integer */
     for (int k = 0; k < n->nin; k++)
         arg[k] = operand(printer, n, k);
     put_scalar(&x, optab[n->op].expr,
@@ -142,6 +162,8 @@ static const char *value(UpdatePrinter *printer, Node *n)
                     index_of(&printer->number, printer->arena, n));
     if (!has(printer->done, n) && is_lasting(n))
         put_kept(printer, n);
+    else if (!has(printer->done, n) && n->op == Odiv && n->dt == Df32)
+        put_quotient(printer, n);
     else if (!has(printer->done, n))
         put_value(printer, n, gradient ? "g[l]" : expression(printer, n));
     return strf(printer->arena, "%s[l]", array(printer, n));
@@ -151,14 +173,16 @@ static const char *value(UpdatePrinter *printer, Node *n)
 static void put_part(UpdatePrinter *printer, const Node *w)
 {
     int at = index_of(&printer->kept, printer->arena, storage(w->in[0]));
+    int scaling = w->in[1]->at.part.index != 0;
 
     printer->rounded = w->in[1]->in[0];
+    if (scaling)
+        printer->scales = printer->kept[at];
     put(&printer->numbers,
-        w->in[1]->at.part.index
-            ? "FN float *scales_of(const Update &u) { return u.q%d; }\n"
-            : "FN uint8_t *numbers_of(const Update &u) { return (uint8_t "
-              "*)u.q%d; "
-              "}\n",
+        scaling ? "FN float *scales_of(const Update &u) { return u.q%d; }\n"
+                : "FN uint8_t *numbers_of(const Update &u) { return (uint8_t "
+                  "*)u.q%d; "
+                  "}\n",
         at);
 }
 
@@ -194,7 +218,11 @@ static void put_struct(UpdatePrinter *printer, ProductUpdate *update, Text *out)
         put(&param, "const float *x%zu, ", i);
         put(&all, ", *x%zu", i);
     }
-    put(out, "};\n");
+    put(out, "};\nFN void advance(Update &u, int64_t by) {");
+    for (size_t i = 0; i < vec_len(printer->kept); i++)
+        if (printer->kept[i] != printer->scales)
+            put(out, " u.q%zu += by;", i);
+    put(out, " }\n");
     update->parameters = param.s;
     update->values = all.s;
 }
@@ -236,10 +264,10 @@ ProductUpdate *update_text(Group *group, Arena *a, int ahead)
     putn(&out, update_pre, strlen(update_pre));
     put_struct(&printer, update, &out);
     put(&out,
-        "FN void fetch_half(const Update &u, int64_t at, const uint8_t *slot,\n"
+        "FN void fetch_half(const Update &u, int at, const uint8_t *slot,\n"
         "                   int half)\n{\n%s}\n"
         "FN void update_piece(const float (&g)[PIECE], const Update &u,\n"
-        "                     const int64_t (&at)[HALVES],\n"
+        "                     const int (&at)[HALVES],\n"
         "                     const uint8_t *slot, uint32_t (&pair)[PIECE / "
         "2])\n"
         "{\n%s%s}\n%s",

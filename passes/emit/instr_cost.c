@@ -222,8 +222,9 @@ static double updated_bytes(const Graph *g, const Group *group)
  * with nothing left to multiply beside: that takes longer by its reads. So does
  * what is updated with a tile: steps of 53.9, 135.7, 182.1 ms on an H100
  * (product_update.c) are predicted to take 56.0, 136.1, 177.1; hidden beside
- * the products 54.9, 133.3, 162.8. Of products of 8 bits the same is taken: not
- * measured (Mixtral, 2 layers, 4/1, on an H200 147.5 ms, hidden 135.2). */
+ * the products 54.9, 133.3, 162.8. Products of 8 bits hide it, as a warpgroup
+ * of its own updates: Mixtral, 2 layers, 4/1, on an H200 136.8 and 137.5 ms,
+ * predicted 135.2; behind them 147.5. */
 static double secs_by(const Graph *g, const Group *group, const Instr *instr,
                       InstrSpeeds v)
 {
@@ -231,7 +232,8 @@ static double secs_by(const Graph *g, const Group *group, const Instr *instr,
     double memory = speed_at(speeds, v.move, instr->bytes);
     double work = instr->flops / speed_at(speeds, v.work, v.size);
 
-    double updated = updated_bytes(g, group);
+    double updated =
+        v.work == SPEEDnarrow_weights ? 0 : updated_bytes(g, group);
 
     if (is_tensor_product(group) && v.work != SPEEDplain)
         return speeds->launch + (v.added + updated) / memory +

@@ -77,12 +77,14 @@ static ProductUpdate *an_update(Arena *a, const Product *p)
         "#define UPDATE 1\n#define AHEAD %d\n#define KEPT %lld\n"
         "#define ROUNDS %d\n%s%s"
         "struct Update { float *q0, *q1; uint16_t *q2; %s float x0; };\n"
-        "FN void fetch_half(const Update &u, int64_t at, const uint8_t *slot,\n"
+        "FN void advance(Update &u, int64_t by)\n{\n"
+        "    u.q0 += by; u.q1 += by; u.q2 += by; %s\n}\n"
+        "FN void fetch_half(const Update &u, int at, const uint8_t *slot,\n"
         "                   int half)\n{\n"
         "    fetch_kept(slot, half, u.q1 + at);\n"
         "    fetch_kept(slot + 4096, half, u.q2 + at);\n}\n"
         "FN void update_piece(const float (&g)[PIECE], const Update &u,\n"
-        "    const int64_t (&at)[HALVES], const uint8_t *slot,\n"
+        "    const int (&at)[HALVES], const uint8_t *slot,\n"
         "    uint32_t (&pair)[PIECE / 2])\n{\n"
         "    float m[8], w[8];\n"
         "    load_kept<float>(m, slot);\n"
@@ -93,6 +95,7 @@ static ProductUpdate *an_update(Arena *a, const Product *p)
         "    store_kept(u.q2, at, w);\n    give_pairs(pair, w);\n}\n%s",
         u->ahead, (long long)u->bytes, p->rounds, p->rounds ? scale_pre : "",
         update_pre, p->rounds ? "uint8_t *q3; float *q4;" : "",
+        p->rounds ? "u.q3 += by;" : "",
         !p->rounds
             ? ""
             : "FN uint8_t *numbers_of(const Update &u) { return u.q3; }\n"
