@@ -123,7 +123,7 @@ static double some_magnitude(uint64_t key, int64_t i, int least, int exponents)
  * where none is (divide, cuda.pre), and to the bit what IEEE 754 says. */
 static Trial magnitudes(Arena *a, const Target *T)
 {
-    Trial t = { .name = "quotients and roots of all magnitudes",
+    Trial t = { .name = "quotients and roots of all magnitudes f32",
                 .dt = Df32,
                 .g = g_new(a, "magnitudes") };
     Make m = { .a = a, .g = t.g };
