@@ -135,6 +135,7 @@ is "goes on" 0 run begun "$@" train.steps=2 resume=1
 is "to the same bits" 0 same chance begun
 is "in a fold" 0 run folded "$@" train.steps=2 fold.ep=4 world=4
 is "the same numbers" 0 near chance folded 2e-3
+is "beside dropout, which counts steps too" 0 "$PLEAT" compile tests/models/dropout.lua precision=bf16 precision.moments=stochastic -o "$dir/plan"
 is "to nearest" 0 run nearest "$@" precision.moments=bf16 train.steps=2
 is "is something else" 1 same chance nearest
 
