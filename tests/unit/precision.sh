@@ -55,6 +55,10 @@ for fold in one three; do
     zero="fold.dp=2 fold.zero=3 world=2"
 done
 is "where weights are gathered for each product" 0 cmp "$dir/weights-one.share" "$dir/weights-three.share"
+for recipe in delayed tensor blockwise; do
+    is "products of a metric, once a step" 0 "$PLEAT" run tests/models/post.lua target=host train.batch=8 train.steps=2 data.train=LICENSE \
+        precision.place=all precision.recipe=$recipe precision.watch=1 name="$dir/post-$recipe"
+done
 is "not asked for" 0 run off train.steps=2
 is "there are none" 1 grep -q fp8 "$dir/off.lines"
 is "nothing else changes" 0 [ "$(grep -o '"loss[^,]*' "$dir/off.lines")" = "$(grep -o '"loss[^,]*' "$dir/one.lines")" ]
