@@ -58,6 +58,14 @@ int is_rebuilt(const Node *n)
     return n->again && n->reg == REGbody && !gathered_again(n);
 }
 
+/* Is n made before what reads its twin: in the same call, or a forward? A
+ * backward of two calls may gather for what it makes anew in each. */
+static int is_before(const Graph *g, const Node *n, const Node *twin)
+{
+    return twin &&
+           (n->call == twin->call || (n->call && g->call[n->call - 1].w == WF));
+}
+
 void find_twins(Graph *g)
 {
     Arena *a = arena_new();
@@ -72,8 +80,8 @@ void find_twins(Graph *g)
     for (size_t i = 0; i < vec_len(g->node); i++) {
         Node *n = g->node[i];
         int forward = n->nin && n->reg == REGbody && !runs_backward(n);
-        if (forward && gathered(n))
-            n->tmp = *gather_at(twin, n);
+        Node *again = forward && gathered(n) ? *gather_at(twin, n) : NULL;
+        n->tmp = is_before(g, n, again) ? again : NULL;
     }
     arena_free(a);
 }

@@ -89,6 +89,8 @@ Node *inline_body(Graph *g, const Graph *body, Node *const *in,
 void g_sort(Graph *g);
 /* Appends n to the vec, behind its operands, unless it is marked. */
 void g_visit(Node *n, Node ***out, Arena *a);
+/* A number of the step block, of the dtype that it has in every program. */
+Node *g_step_value(Graph *g, const Loc *loc, StepValue v);
 /* Part 1 of an attn whose part 0 is `out`, fp32. */
 Node *logsumexp_part(Graph *g, Node *attn, const Node *out);
 

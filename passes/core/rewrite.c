@@ -107,6 +107,16 @@ Node *new_part(Graph *g, Node *of, int index, Dtype dt, const Node *like)
     return infer(g, p);
 }
 
+/* Numbers that count are whole, the others fp32. */
+Node *g_step_value(Graph *g, const Loc *loc, StepValue v)
+{
+    Node *n = g_node(g, Ostepval, loc, 0, NULL);
+
+    n->at.stepval.name = v;
+    n->dt = v == STEPstep || v == STEPmicro ? Di64 : Df32;
+    return infer(g, n);
+}
+
 /* One row of scores has one logsumexp: the result's axes that the queries' side
  * has, i.e. all but those only the value brings. */
 Node *logsumexp_part(Graph *g, Node *attn, const Node *out)

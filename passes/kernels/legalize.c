@@ -710,15 +710,6 @@ static Node *scattered(Graph *g, Node *n)
 
 /* ---- dropout ------------------------------------------------------------- */
 
-static Node *step_value(Graph *g, const Node *by, StepValue v)
-{
-    Node *n = like(g_node(g, Ostepval, by->loc, 0, NULL), by);
-
-    n->at.stepval.name = v;
-    n->dt = Di64;
-    return infer(g, n);
-}
-
 /* In training the mask depends on the step and the micro-batch, and on the
  * seed; elsewhere there is none. */
 static Node *dropped(Graph *g, Node *n)
@@ -728,8 +719,8 @@ static Node *dropped(Graph *g, Node *n)
     add_dims(&o, n, NULL, NULL);
     if (!program_trains(g->prog))
         return permuted(g, n->in[0], &o, n);
-    Node *in[3] = { n->in[0], step_value(g, n, STEPstep),
-                    step_value(g, n, STEPmicro) };
+    Node *in[3] = { n->in[0], like(g_step_value(g, n->loc, STEPstep), n),
+                    like(g_step_value(g, n->loc, STEPmicro), n) };
     Node *r = g_node(g, Odropout, n->loc, 3, in);
     Node **own = r->in;
     int id = r->id;

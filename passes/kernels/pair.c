@@ -26,6 +26,7 @@ typedef struct Twins {
     Graph *g;
     Arena *arena;
     char *depends;       /* by id: on data */
+    char *counts;        /* by id: a number of micro-batches, read in turn */
     Node **last;         /* by an accumulator's id: where its sum ends */
     Node **twin;         /* by id */
     int nkernel, early;  /* early: that come before all others */
@@ -56,7 +57,7 @@ static int is_total(const Node *n)
 
 static int depends(const Twins *twins, const Node *n)
 {
-    if (n->op == Oinput || is_micro(n))
+    if (n->op == Oinput || twins->counts[n->id])
         return 1;
     if (any_region(n) || !in_turn(n))
         return 0;
@@ -80,6 +81,16 @@ static int needs_place(const Twins *twins, const Node *n)
 {
     return n->op == Oaccum && n->nin > 1 && twins->depends[n->id] &&
            !twins->depends[n->in[1]->id];
+}
+
+/* What post reads is its own: no micro-batch's. */
+static void find_counts(Twins *twins)
+{
+    for (size_t i = 0; i < vec_len(twins->g->node); i++) {
+        const Node *n = twins->g->node[i];
+        for (int k = 0; k < n->nin && in_turn(n); k++)
+            twins->counts[n->in[k]->id] |= is_micro(n->in[k]);
+    }
 }
 
 /* A kernel has a twin as a whole, so its nodes come to depend on data. */
@@ -195,7 +206,8 @@ static void make_twins(Twins *twins)
                                               : make_twin(twins, old[i]);
     for (size_t i = 0; i < count; i++) {
         for (int k = 0; k < old[i]->nin && !twins->depends[i]; k++)
-            old[i]->in[k] = twin_of(twins, old[i]->in[k]);
+            if (!is_micro(old[i]->in[k]))
+                old[i]->in[k] = twin_of(twins, old[i]->in[k]);
         old[i]->kernel = twins->first[old[i]->kernel];
     }
     for (size_t i = 0; i < vec_len(post); i++)
@@ -217,12 +229,14 @@ static Twins twins_of(Graph *g, Arena *a)
     }
     k += (size_t)x.nkernel;
     x.depends = alloc(a, n);
+    x.counts = alloc(a, n);
     x.last = alloc(a, n * sizeof *x.last);
     x.twin = alloc(a, n * sizeof *x.twin);
     x.twice = alloc(a, k);
     x.ends = alloc(a, k);
     x.first = alloc(a, k * sizeof *x.first);
     x.second = alloc(a, k * sizeof *x.second);
+    find_counts(&x);
     find_twice(&x);
     return x;
 }

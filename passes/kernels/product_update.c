@@ -64,6 +64,8 @@ static int lies_as(const UpdateSearch *search, const Node *n)
 /* A number, fp32, that does not depend on what the body makes. */
 static int is_ready(const Node *n)
 {
+    if (n->op == Ocast && n->in[0]->op == Ostepval)
+        return n->dt == Df32;
     if (n->nd || n->dt != Df32)
         return 0;
     if (n->op == Oconst)

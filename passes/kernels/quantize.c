@@ -124,15 +124,6 @@ static Axis *last_axis(const Node *n)
     return n->at.amax.axes.v[n->at.amax.axes.n - 1];
 }
 
-static Node *step_value(Graph *g, const Node *n, StepValue v)
-{
-    Node *s = g_node(g, Ostepval, n->loc, 0, NULL);
-
-    s->at.stepval.name = v;
-    s->dt = Di64;
-    return infer(g, s);
-}
-
 /* x as codes of e2m1: the nearest, or with a key either neighbour, in a step by
  * its number and the micro-batch's too. */
 static Node *codes(Graph *g, const Node *n, Node *x)
@@ -140,8 +131,8 @@ static Node *codes(Graph *g, const Node *n, Node *x)
     if (!n->at.quantize.key)
         return g_ew(g, Oe2m1_code, n->loc, x, NULL, NULL);
     int trains = program_trains(g->prog);
-    Node *in[3] = { x, trains ? step_value(g, n, STEPstep) : NULL,
-                    trains ? step_value(g, n, STEPmicro) : NULL };
+    Node *in[3] = { x, trains ? g_step_value(g, n->loc, STEPstep) : NULL,
+                    trains ? g_step_value(g, n->loc, STEPmicro) : NULL };
     Node *u = g_node(g, Odither, n->loc, trains ? 3 : 1, in);
     u->at.dither.key = n->at.quantize.key;
     memcpy(u->dim, x->dim, sizeof u->dim);

@@ -37,12 +37,12 @@ Node *post_all(TrainStep *step, Op op, Node *const *v, size_t n)
 
 Node *post_scalar(TrainStep *step, StepValue v)
 {
-    Node *n = g_node(step->g, Ostepval, NULL, 0, NULL);
+    Node *n = in_post(g_step_value(step->g, NULL, v));
+    Node *c = g_cast(step->g, n, Df32);
 
-    n->at.stepval.name = v;
-    n->dt = Df32;
-    n->reg = REGpost;
-    return infer(step->g, n);
+    if (c != n)
+        in_post(c)->scope = step->scope;
+    return c;
 }
 
 void post_result(TrainStep *step, const char *name, Node *n)

@@ -40,6 +40,7 @@ static int has_own_dims(Op op)
 {
     switch (op) {
     case Oiota:
+    case Orandom:
     case Obroadcast:
     case Osplit:
     case Opermute:

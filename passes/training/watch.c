@@ -102,11 +102,12 @@ static Node *over(Graph *g, Op op, Node *x, int all)
     return n ? g_placed(g_red(g, op, x, axes, n), x) : x;
 }
 
-/* For post to read: a value of a micro-batch, or of the step. */
+/* For post to read: a value of a micro-batch, or of the step, as what a metric
+ * multiplies in post. */
 static Node *leaving(Graph *g, StatKind stat, Node *x)
 {
     x = over(g, stats[stat].within, x, 1);
-    if (x->reg == REGpre)
+    if (x->reg == REGpre || x->reg == REGpost)
         return x;
     Node *sum = g_accum(g, x, stats[stat].over_micro);
     sum->dt = x->dt == Df64 ? Df64 : Df32;
@@ -149,7 +150,8 @@ static Node *mean_share(Graph *g, StatKind stat, Node *x)
 
     if (part->reg == REGpre)
         return part;
-    part = part->map ? part : g_per_micro(g, part);
+    if (!part->map && part->reg != REGpost)
+        part = g_per_micro(g, part);
     count = two(g, part, Oge, part, number(g, part, 0));
     count = g_placed(g_cast(g, count, Df32), part);
     Node *sum = leaving(g, stat, part), *all = leaving(g, stat, count);

@@ -2,6 +2,8 @@
  * ask for them. data.valid may be `tail:0.1`, the last tenth of data.train,
  * which training then leaves out; with data.order=megatron and data.split it is
  * the second share of data.train's documents. */
+#include <math.h>
+
 #include "data.h"
 
 struct Data {
@@ -63,6 +65,15 @@ static int is_tokens(const BatchFill *fill)
     return !strcmp(fill->t->name, "tokens") || !strcmp(fill->t->name, "labels");
 }
 
+/* NaN and infinity are beyond any vocabulary. */
+static void check_whole(const BatchFill *fill, const Tokens *tokens, int64_t at,
+                        double v)
+{
+    if (isfinite(v) && v != floor(v))
+        err(fill->d->loc, "%s: %.9g at %ld of %s is not a whole number",
+            fill->d->key, v, at, tokens->path);
+}
+
 static void check_token(const BatchFill *fill, const Tokens *tokens, int64_t at,
                         double v)
 {
@@ -73,6 +84,7 @@ static void check_token(const BatchFill *fill, const Tokens *tokens, int64_t at,
         err(data->loc,
             "%s: token %.0f at %ld of %s is beyond the vocabulary of %ld",
             data->key, v, at, tokens->path, data->vocab);
+    check_whole(fill, tokens, at, v);
 }
 
 enum { LOOK = 1 << 24 }; /* tokens, of all files together */
@@ -131,6 +143,8 @@ static void fill_any(const BatchFill *fill, const Tokens *t, int64_t at,
         double v = tokens_at(t, at + i);
         if (tokens)
             check_token(fill, t, at + i, v);
+        else if (dtypes[fill->t->dt].kind == 'i')
+            check_whole(fill, t, at + i, v);
         elem_set(fill->t->dt, fill->dst, to + i, v);
     }
 }

@@ -9,6 +9,8 @@
  *             version 1) or u32 tokens (20240801, version 7)
  *   megatron  x.bin with x.idx: indexed.c
  *   npy       an array: npy.c */
+#include <math.h>
+
 #include "data.h"
 
 static const int elembytes[NELEM] = { 1, 1, 2, 2, 4, 4, 8, 4, 8 };
@@ -60,7 +62,8 @@ void tokens_take(const Tokens *tokens, int64_t at, int64_t n, int32_t *out)
     else
         for (int64_t i = 0; i < n; i++) {
             double v = tokens_at(tokens, at + i);
-            out[i] = v >= INT32_MIN && v <= INT32_MAX ? (int32_t)v : INT32_MIN;
+            int fits = v >= INT32_MIN && v <= INT32_MAX && v == floor(v);
+            out[i] = fits ? (int32_t)v : INT32_MIN;
         }
 }
 

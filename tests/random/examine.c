@@ -134,17 +134,16 @@ static Plan *read_plan(FILE *f, const char *name)
     return plan_parse(forever, text, len, name);
 }
 
-/* Of all programs only those that run: there is less to compile. */
+/* Programs that do not run do nothing: there is less to compile. Buffers still
+ * say which one they are of. */
 static void keep_step(Plan *p)
 {
-    for (int r = 0; r < p->nrole; r++) {
-        Role *x = &p->role[r];
-        int n = 0;
-        for (int i = 0; i < x->nprog; i++)
-            if (x->prog[i].kind != PGeval && x->prog[i].kind != PGforward)
-                x->prog[n++] = x->prog[i];
-        x->nprog = n;
-    }
+    for (int r = 0; r < p->nrole; r++)
+        for (int i = 0; i < p->role[r].nprog; i++) {
+            Program *x = &p->role[r].prog[i];
+            if (x->kind == PGeval || x->kind == PGforward)
+                x->nphase = x->nslot = x->ninstr = x->nend = 0;
+        }
 }
 
 static int calls_it(const Program *g, const char *kernel)

@@ -59,7 +59,7 @@ Check report_bad(const Report *r); /* the first check that is; NCHECK: none */
  * CKreference, bits CKhost. */
 void examine(const char *file, unsigned which, Report *r);
 enum {
-    ALLCHECKS = (1 << NCHECK) - 1,
+    ALLCHECKS = (int)((1u << NCHECK) - 1),
     FEWBITS = (2 << CKnvfp4) - (1 << CKtensor), /* of seeds, to save time */
 };
 

@@ -35,6 +35,12 @@ if command -v zstd >/dev/null; then
         says "is said" "is damaged"
     done
 fi
+# 100 numbers of fp32: 0 but for 0.5, the last one.
+{ printf "\223NUMPY\1\0v\0%-117s\n" "{'descr': '<f4', 'fortran_order': False, 'shape': (100,), }"
+  head -c 396 /dev/zero; printf '\0\0\0?'; } >"$dir/half.npy"
+is "tokens that are no whole numbers" 1 "$PLEAT" run models/tiny.lua target=host data.valid= name="$dir/half" \
+    axes.seq=16 axes.batch=1 train.batch=1 data.train="$dir/half.npy"
+says "are said" "data.train: 0.5 at 99 of $dir/half.npy is not a whole number"
 is "inspect" 0 "$PLEAT" data inspect "$dir/t.bin" tokenizer=$kinds/llama3.json
 says "inspect shows the text" 'text       "Line 0: café, \n\tint x0 = 😀 0;<|endoftext|>"'
 says "inspect counts sequences" "2994 sequences of 3000 documents"

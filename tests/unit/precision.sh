@@ -55,6 +55,10 @@ for fold in one three; do
     zero="fold.dp=2 fold.zero=3 world=2"
 done
 is "where weights are gathered for each product" 0 cmp "$dir/weights-one.share" "$dir/weights-three.share"
+for recipe in delayed tensor blockwise; do
+    is "products of a metric, once a step" 0 "$PLEAT" run tests/models/post.lua target=host train.batch=8 train.steps=2 data.train=LICENSE \
+        precision.place=all precision.recipe=$recipe precision.watch=1 name="$dir/post-$recipe"
+done
 is "not asked for" 0 run off train.steps=2
 is "there are none" 1 grep -q fp8 "$dir/off.lines"
 is "nothing else changes" 0 [ "$(grep -o '"loss[^,]*' "$dir/off.lines")" = "$(grep -o '"loss[^,]*' "$dir/one.lines")" ]
@@ -135,6 +139,7 @@ is "goes on" 0 run begun "$@" train.steps=2 resume=1
 is "to the same bits" 0 same chance begun
 is "in a fold" 0 run folded "$@" train.steps=2 fold.ep=4 world=4
 is "the same numbers" 0 near chance folded 2e-3
+is "beside dropout, which counts steps too" 0 "$PLEAT" compile tests/models/dropout.lua precision=bf16 precision.moments=stochastic -o "$dir/plan"
 is "to nearest" 0 run nearest "$@" precision.moments=bf16 train.steps=2
 is "is something else" 1 same chance nearest
 
