@@ -17,6 +17,7 @@ enum { MOST = 3000, LATE = 300, FIXING = 30, RUNNING = 5 };
 enum { SEQUENCES = 8 }; /* of a micro-batch, at most, but for what is given */
 
 #define WRONG 0.96 /* of the limit is what estimates may take */
+#define FAR   3    /* times the limit: estimates are not that wrong */
 
 double search_estimate(const Space *space, const Candidate *candidate)
 {
@@ -337,14 +338,29 @@ static int is_settled(const Space *space)
     return best && best == &space->at[0];
 }
 
+/* Is there time, or, where no plan was found that fits, one left of which
+ * estimates do not say that it is far too large? */
+static int goes_on(const Space *space)
+{
+    if (search_clock() < space->end)
+        return 1;
+    for (size_t i = 0; i < vec_len(space->at) && !chosen(space); i++) {
+        const Candidate *candidate = &space->at[i];
+        if (candidate->known < PRICEcompiled &&
+            (!space->s.limit ||
+             search_bytes(space, candidate) < FAR * (double)space->s.limit))
+            return 1;
+    }
+    return 0;
+}
+
 static void compile_best(Space *space)
 {
     int exact = space->s.world <= EXACT;
     double late = space->begun + LATE;
     PriceKind first = PRICEshort;
 
-    while (!is_settled(space) &&
-           (!chosen(space) || search_clock() < space->end))
+    while (!is_settled(space) && goes_on(space))
         if (!compile_next(space, first, 2, 1,
                           chosen(space) ? space->end : late)) {
             if (first == PRICEscaled)

@@ -185,17 +185,17 @@ double transfer_secs(const MachineSpeeds *m, double all, double here,
 
 /* ---- a cluster ----------------------------------------------------------- */
 
-/* "h100x64": the length of the name, and the count; 0: there is none. */
+/* "h100x64": the length of the name, and the count; -1: there is none. */
 static size_t split_name(const char *s, int64_t *ranks)
 {
     size_t n = strlen(s), digits = 0;
 
     while (digits < n && strchr("0123456789", s[n - 1 - digits]))
         digits++;
-    *ranks = 0;
-    if (!digits || digits > 9 || n < digits + 2 || s[n - digits - 1] != 'x')
+    *ranks = -1;
+    if (!digits || n < digits + 2 || s[n - digits - 1] != 'x')
         return n;
-    *ranks = strtoll(s + n - digits, NULL, 10);
+    *ranks = digits > 9 ? INT64_MAX : strtoll(s + n - digits, NULL, 10);
     return n - digits - 1;
 }
 
@@ -264,6 +264,9 @@ static void read_machine(Opts *opts, const char *path, const Loc *loc)
             *next++ = 0;
         read_line(own, text, at);
     }
+    if (opts_loc(own, "cluster.chip") == loc &&
+        !opts_each(own, 1, &key, &value))
+        err(loc, "cluster: the file '%s' says nothing of a machine", name);
     opts_set(opts, "cluster.chip", opts_str(own, "cluster.chip"), loc);
     for (int i = 0; opts_each(own, i, &key, &value); i++)
         if (!opts_given(opts, key))
@@ -278,12 +281,32 @@ static int64_t host_of(int64_t ranks, int64_t host)
     return host;
 }
 
+/* What every step divides by. */
+static void need_speeds(const Opts *opts)
+{
+    static const Speed needed[] = { SPEEDgemm,   SPEEDunaligned, SPEEDplain,
+                                    SPEEDloop,   SPEEDmemory,    SPEEDlink,
+                                    SPEEDnetwork };
+    MachineSpeeds m = machine_speeds(opts, 0);
+
+    for (int i = 0; i < countof(needed); i++) {
+        const char *key = column[needed[i]].key;
+        const SpeedPoint *point = m.points[needed[i]];
+        double least = number_of(&m, (int)needed[i]);
+        for (; point && point->size > 0; point++)
+            least = point->value < least ? point->value : least;
+        if (opts_given(opts, key) && least <= 0)
+            err(opts_loc(opts, key), "%s: at 0 a step would never end", key);
+    }
+}
+
 void cluster_settle(Opts *opts)
 {
     const char *s = opts_str(opts, "cluster.chip");
     const Loc *l = opts_loc(opts, "cluster.chip");
     int64_t ranks;
 
+    need_speeds(opts);
     if (!s)
         return;
     const char *name = internn(s, split_name(s, &ranks));
@@ -291,7 +314,10 @@ void cluster_settle(Opts *opts)
         opts_set(opts, "cluster.chip", name, l);
     else
         read_machine(opts, name, l);
-    if (ranks)
+    if (!ranks || ranks == INT64_MAX)
+        err(l, "cluster: %s has %s ranks (1 to 999999999)", s,
+            ranks ? "too many" : "no");
+    if (ranks > 0)
         set_count(opts, "cluster.ranks", ranks, l);
     if (!opts_given(opts, "cluster.ranks"))
         return;

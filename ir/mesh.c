@@ -235,7 +235,10 @@ static FoldError solve(FoldSolve *fold_solve, const GridOrder *order)
 static int64_t legal(const FoldSolve *fold_solve, const GridOrder *order,
                      MeshAxis a)
 {
-    for (int64_t d = 1; d <= fold_solve->world; d++)
+    int64_t beyond = fold_solve->size[a] - fold_solve->world,
+            from = beyond > 1 ? beyond : 1;
+
+    for (int64_t d = from; d < from + fold_solve->world; d++)
         for (int up = 0; up < 2; up++) {
             FoldSolve t = *fold_solve;
             t.size[a] += up ? d : -d;

@@ -177,6 +177,12 @@ static void report_span(const TimeWalk *walk, const Walker *walker,
                                   end - secs_of(walk, instr), end });
 }
 
+/* Is what it is sent never waited for? A stage of several may stand alone. */
+static int is_alone(const TimeWalk *walk)
+{
+    return walk->p->nrole == 1;
+}
+
 /* May the stage go past this stop? Then it did. */
 static int pass(TimeWalk *walk, Walker *walker, const WaitPoint *point)
 {
@@ -191,12 +197,16 @@ static int pass(TimeWalk *walk, Walker *walker, const WaitPoint *point)
         report_span(walk, walker, point->s, times->free);
         return 1;
     case Irecv:
+        if (is_alone(walk))
+            return 1;
         if (walker->received[point->link] >= vec_len(times->sent))
             return 0;
         *now = later(*now, times->sent[walker->received[point->link]++]);
         vec_push(walk->arena, times->taken, *now);
         return 1;
     case Iwait:
+        if (is_alone(walk))
+            return 1;
         if (walker->waited[point->link] >= vec_len(times->taken))
             return 0;
         *now = later(*now, times->taken[walker->waited[point->link]++]);

@@ -451,14 +451,13 @@ double program_secs(const ProgramBuilder *builder)
     return plan_secs(&p, prog.kind);
 }
 
-double program_secs_with(const ProgramBuilder *builder, double again)
+int64_t program_micros(const ProgramBuilder *builder)
 {
     Program prog;
     Role role;
     Plan p = plan_like(builder, &role, &prog);
 
-    return plan_secs(&p, prog.kind) +
-           (double)plan_micros(&p, prog.kind) * again;
+    return plan_micros(&p, prog.kind);
 }
 
 double program_unwaiting(const ProgramBuilder *builder)

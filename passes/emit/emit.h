@@ -130,14 +130,14 @@ Emit *emit_new(Arena *a, Graph *g, const Target *target);
 /* A stage's program: its instructions in order, their streams, the places of
  * its buffers. */
 ProgramBuilder *place_program(Graph *g, Group **groups);
-/* Predicted seconds of a run, where there is one stage; of its bodies, those in
- * which transfers have nothing beside them. */
+/* Predicted seconds of a run, of a stage of several as if what others send it
+ * were always there; of its bodies, where there is one stage, those in which
+ * transfers have nothing beside them. */
 double program_secs(const ProgramBuilder *builder);
 double program_unhidden(const ProgramBuilder *builder);
 /* ... if no body waited for copies between the memories of device and host. */
 double program_unwaiting(const ProgramBuilder *builder);
-/* ... and `again` more in each micro-batch, which nothing hides. */
-double program_secs_with(const ProgramBuilder *builder, double again);
+int64_t program_micros(const ProgramBuilder *builder); /* of a run */
 /* ... of all stages. */
 double stages_secs(Arena *a, ProgramBuilder *const *stage, size_t n);
 void emit_program(Emit *emit, ProgramBuilder *builder); /* it joins the plan */

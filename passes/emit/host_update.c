@@ -11,7 +11,8 @@
  * here, others there; copies and processors share the host's memory. With
  * train.update=auto they are dealt out in their order, each to where the
  * longest of the four (what goes in, out, what processors do, what memory does)
- * is least with it, unless all in one place take less; small ones stay.
+ * is least with it, unless all in one place take less. Small ones stay: they
+ * take as many launches there, and there is more to these than is predicted.
  *
  * Only what is elementwise may leave: a device adds up in another order; and of
  * that, what has the same bits there. */
@@ -141,18 +142,24 @@ static double longest(UpdateLoad load)
     return fmax(fmax(load.host, load.memory), fmax(load.in, load.out));
 }
 
-static double all_secs(const Update *update, int host)
+static double small_secs(const Graph *g)
+{
+    return SMALL * machine_of(g)->launch;
+}
+
+/* May it leave, unasked? */
+static int may_leave(const Graph *g, const Update *update)
+{
+    return longest(update->device) > small_secs(g);
+}
+
+static double moved_secs(const Update *update)
 {
     UpdateLoad sum = { 0 };
 
     for (size_t i = 0; i < vec_len(update); i++)
-        sum = plus(sum, host ? update[i].host : update[i].device);
+        sum = plus(sum, update[i].moves ? update[i].host : update[i].device);
     return longest(sum);
-}
-
-static double small_secs(const Graph *g)
-{
-    return SMALL * machine_of(g)->launch;
 }
 
 static double deal_out(const Graph *g, Update *update)
@@ -162,31 +169,37 @@ static double deal_out(const Graph *g, Update *update)
     for (size_t i = 0; i < vec_len(update); i++) {
         UpdateLoad there = plus(sum, update[i].host),
                    here = plus(sum, update[i].device);
-        update[i].moves = longest(there) < longest(here) &&
-                          longest(update[i].device) > small_secs(g);
+        update[i].moves =
+            longest(there) < longest(here) && may_leave(g, &update[i]);
         sum = update[i].moves ? there : here;
     }
     return longest(sum);
 }
 
-static void set_all(Update *update, int moves)
+/* Those that go to the host: none, all that may leave unasked, all. */
+enum { MOVEnone, MOVEmost, MOVEall };
+
+static double move(const Graph *g, Update *update, int which)
 {
     for (size_t i = 0; i < vec_len(update); i++)
-        update[i].moves = moves;
+        update[i].moves =
+            which == MOVEall || (which == MOVEmost && may_leave(g, &update[i]));
+    return moved_secs(update);
 }
 
 static void decide(const Graph *g, Update *update)
 {
-    double device = all_secs(update, 0), host = all_secs(update, 1),
+    int asked = opts_update(g->opts) == UPDATEhost,
+        there = asked ? MOVEall : MOVEmost;
+    double device = move(g, update, MOVEnone), host = move(g, update, there),
            both = deal_out(g, update);
-    int asked = opts_update(g->opts) == UPDATEhost;
     size_t n = 0;
 
     if (!asked &&
         (!host_speed(g) || device <= fmin(host, both) + small_secs(g)))
-        set_all(update, 0);
+        move(g, update, MOVEnone);
     else if (asked || host <= both)
-        set_all(update, 1);
+        move(g, update, there);
     for (size_t i = 0; i < vec_len(update); i++)
         n += (size_t)update[i].moves;
     why(g, NULL,

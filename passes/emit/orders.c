@@ -196,7 +196,7 @@ static int try_order(Candidates *all, int last, OrderRule rule, double late)
     if (all->secs > 0 &&
         (!fits || (last && !ends_alone(builder, all->program))))
         return 1;
-    double secs = program_secs(builder);
+    double secs = builder->graph->call ? 0 : program_secs(builder);
     double least = late > 1 ? all->secs + all->secs / ALIKE : all->secs;
     if (all->secs > 0 && secs >= least)
         return 1;

@@ -454,7 +454,7 @@ void pass_sharding(Graph *g)
 {
     Partitioner *part = place_nodes(g);
 
-    if (g->prog == PGstep)
+    if (g->prog == PGstep && !g->compile->options.prices)
         report_sharding(part);
     arena_free(part->arena);
 }

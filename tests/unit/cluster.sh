@@ -101,4 +101,11 @@ refuse "typo.machine:2: error: unknown key 'cluster.netwrk' (did you mean 'clust
 refuse "cluster.gemm: size '1e8' is not above" cluster=h100x8 cluster.gemm=1e9:1,1e8:2
 refuse "cluster.gemm: '7' is not size:number" cluster=h100x8 cluster.gemm=1e9:1,7
 refuse "cluster.network: -1 is below" cluster=h100x8 cluster.network=-1
+refuse "cluster.link: at 0 a step would never end" cluster=h100x8 cluster.link=0
+refuse "cluster.loop: at 0 a step would never end" cluster=h100x8 cluster.loop=1e9:1e12,1e10:0
+refuse "cluster: h100x0 has no ranks" cluster=h100x0
+refuse "cluster: h100x99999999999 has too many ranks" cluster=h100x99999999999
+echo "# nothing" >empty.machine
+refuse "the file 'empty.machine' says nothing of a machine" cluster=./empty.machine
+refuse "nearest legal: ep=64" cluster=h100x64 fold.ep=512
 exit $bad
