@@ -387,6 +387,8 @@ _Noreturn void nothing_fits(Space *space);
 void put_fold(Text *out, const Point *point);
 void put_point(Text *out, const Space *space, const Point *point);
 void search_report(FILE *out, const Space *space, const Candidate *best);
+/* Of -d space: a line each point that is not far too large, best first. */
+void search_print_points(FILE *out, const Space *space);
 
 /* Of each plan: was it made, refused, or not wholly tried before `end`? */
 enum { JOBnot, JOBdone, JOBrefused };

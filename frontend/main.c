@@ -237,7 +237,8 @@ int main(int argc, char **argv)
     const Command *c = find_command(argv[1]);
     a.keys = opts_new(forever);
     read_words(&a, c, argc, argv);
-    check_passes(c, a.dump, 1);
+    if (c->run != cmd_search) /* shows no graph */
+        check_passes(c, a.dump, 1);
     check_passes(c, a.stop, 0);
     int status = c->run(&a);
     if (!status && c->run != cmd_run && (fflush(stdout) || ferror(stdout)))

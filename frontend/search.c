@@ -564,8 +564,9 @@ void put_fixes(Text *out, const Args *args, const Plan *p)
 
 /* ---- the command --------------------------------------------------------- */
 
-/* The best compiled plan that fits; err() where there is none. */
-static const Candidate *search_space(Space *space)
+/* All legal points, best first, each with what is estimated by a plan of one
+ * fold; err() where there is none. */
+static void list_points(Space *space)
 {
     ModelCost ref[2];
 
@@ -586,6 +587,12 @@ static const Candidate *search_space(Space *space)
     if (!space->at)
         space->legal ? nothing_fits(space) : no_point(space);
     sort_candidates(space);
+}
+
+/* The best compiled plan that fits; err() where there is none. */
+static const Candidate *search_space(Space *space)
+{
+    list_points(space);
     if (space->s.world > EXACT && vec_len(space->at) > MOST)
         vec_cut(space->at, MOST);
     while (search_clock() < space->end && refine(space, space->end))
@@ -601,13 +608,21 @@ static int search_job(void *arg, FILE *out)
 {
     Space x = { .args = arg, .from = search_from(arg) };
 
-    search_report(out, &x, search_space(&x));
+    if (x.args->dump) {
+        list_points(&x);
+        search_print_points(out, &x);
+    } else {
+        search_report(out, &x, search_space(&x));
+    }
     return 0;
 }
 
 int cmd_search(Args *args)
 {
     need_model(args->file);
+    if (args->dump && strcmp(args->dump, "space"))
+        err(NULL, "search: -d shows 'space', all points, and no '%s'",
+            args->dump);
     return guarded(search_job, args, NULL);
 }
 

@@ -279,3 +279,23 @@ void search_report(FILE *out, const Space *space, const Candidate *best)
     put(&t, "\n");
     fputs(t.s, out);
 }
+
+void search_print_points(FILE *out, const Space *space)
+{
+    Text t = { .arena = forever };
+
+    for (size_t i = 0; i < vec_len(space->at); i++) {
+        const Candidate *candidate = &space->at[i];
+        put(&t, "%12.3f ms %9.2f GiB  ",
+            1e3 * search_estimate(space, candidate),
+            search_bytes(space, candidate) / 0x1p30);
+        put_point(&t, space, &candidate->p);
+        put(&t, "\n");
+    }
+    put(&t, "%zu points are legal", space->legal);
+    if (vec_len(space->at) < space->legal)
+        put(&t, ", %zu of them far too large for %s and left out",
+            space->legal - vec_len(space->at), bytes_text(space->s.limit));
+    put(&t, "; estimated by plans of one layer of each kind\n");
+    fputs(t.s, out);
+}
