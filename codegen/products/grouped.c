@@ -275,9 +275,12 @@ static GroupedTile best_tile(const GmmArgs *args, int weight, int terms)
  * With weights by e4m3 a warpgroup of its own updates: of the two that multiply
  * one scales while the other multiplies, and a tile that is not theirs alone
  * leaves them registers, 176 a thread. They wait only until the tile before has
- * been read, 64 KiB of sums. Not measured: a tile of each, in turns, of which
- * the next 64 x 64 begin before the last are scaled, 232 registers and spills;
- * the same with a ring each and without turns. */
+ * been read, 64 KiB of sums. Mixtral's widths, 2 layers, 4/1, precision=fp8
+ * precision.primary=all, on an H200: apart 142.8 ms a step, so 136.8, with two
+ * slots 138.1; a tile of each, in turns, of which the next 64 x 64 begin before
+ * the last are scaled, 232 registers and spills, 140.8; the same with a ring
+ * each and without turns 141.1. Of 1,024 rows, DeepSeek-V3's widths, an update
+ * moves 3.2 of 4.0 TB/s: two warpgroups that update are not tried. */
 static const struct UpdateForm {
     GroupedTile tile;
     int apart; /* by a warpgroup of its own */
