@@ -280,15 +280,34 @@ void search_report(FILE *out, const Space *space, const Candidate *best)
     fputs(t.s, out);
 }
 
+static void json_points(FILE *out, const Space *space)
+{
+    json_t *rows = json_array();
+
+    for (size_t i = 0; i < vec_len(space->at); i++)
+        json_array_append_new(rows,
+                              json_row(space, &space->at[0], &space->at[i]));
+    json_t *j = json_pack("{s:I, s:o}", "points", (json_int_t)space->legal,
+                          "plans", rows);
+    json_dumpf(j, out, JSON_COMPACT);
+    fputc('\n', out);
+    json_decref(j);
+}
+
 void search_print_points(FILE *out, const Space *space)
 {
     Text t = { .arena = forever };
 
+    if (space->args->json) {
+        json_points(out, space);
+        return;
+    }
     for (size_t i = 0; i < vec_len(space->at); i++) {
         const Candidate *candidate = &space->at[i];
-        put(&t, "%12.3f ms %9.2f GiB  ",
+        put(&t, "%12.3f ms %9.2f GiB%s  ",
             1e3 * search_estimate(space, candidate),
-            search_bytes(space, candidate) / 0x1p30);
+            search_bytes(space, candidate) / 0x1p30,
+            search_fits(space, candidate) ? "" : ", too large");
         put_point(&t, space, &candidate->p);
         put(&t, "\n");
     }

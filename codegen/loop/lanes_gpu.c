@@ -224,16 +224,15 @@ static int in_one_place(KernelPrinter *printer, Expr *expr)
     return 0;
 }
 
-/* Of all lanes by one call (divide, cuda.pre). */
+/* Of all lanes by one call. */
 static void put_quotients(KernelPrinter *printer, Expr *expr)
 {
-    int n = wide_count(printer), t = nest_local(printer, expr);
+    const char *x = nest_operand(printer, expr, 0),
+               *y = nest_operand(printer, expr, 1);
+    const char *q = strf(printer->arena, "t%d", nest_local(printer, expr));
 
-    nest_line(printer,
-              "float t%d[%d]; { float a[%d], b[%d]; LANES(%d) a[l] = %s, b[l] "
-              "= %s; divide(t%d, a, b); }",
-              t, n, n, n, n, nest_operand(printer, expr, 0),
-              nest_operand(printer, expr, 1), t);
+    nest_line(printer, "%s",
+              text_quotients(printer->arena, q, wide_count(printer), x, y));
     expr->array = 1;
 }
 

@@ -99,16 +99,13 @@ static const char *operand(UpdatePrinter *printer, const Node *n, int k)
                : strf(printer->arena, "(%s)%s", dtypes[to].compute, x);
 }
 
-/* Of all lanes, which the text's divide makes side by side. */
-static void put_quotient(UpdatePrinter *printer, Node *n)
+/* Of all lanes by one call. */
+static void put_quotients(UpdatePrinter *printer, Node *n)
 {
     const char *a = operand(printer, n, 0), *b = operand(printer, n, 1);
-    const char *q = array(printer, n);
 
-    put(&printer->body,
-        "    float %s[%d]; { float a[%d], b[%d]; LANES(%d) a[l] = %s, b[l] = "
-        "%s; divide(%s, a, b); }\n",
-        q, PIECE, PIECE, PIECE, PIECE, a, b, q);
+    put(&printer->body, "    %s\n",
+        text_quotients(printer->arena, array(printer, n), PIECE, a, b));
 }
 
 static const char *expression(UpdatePrinter *printer, const Node *n)
@@ -163,7 +160,7 @@ static const char *value(UpdatePrinter *printer, Node *n)
     if (!has(printer->done, n) && is_lasting(n))
         put_kept(printer, n);
     else if (!has(printer->done, n) && n->op == Odiv && n->dt == Df32)
-        put_quotient(printer, n);
+        put_quotients(printer, n);
     else if (!has(printer->done, n))
         put_value(printer, n, gradient ? "g[l]" : expression(printer, n));
     return strf(printer->arena, "%s[l]", array(printer, n));

@@ -244,3 +244,12 @@ const char *text_save(Arena *a, Dtype dt, const char *x)
     return *dtypes[dt].save ? strf(a, "%s(%s)", dtypes[dt].save, x)
                             : strf(a, "(%s)%s", dtypes[dt].store, x);
 }
+
+const char *text_quotients(Arena *a, const char *q, int n, const char *x,
+                           const char *y)
+{
+    return strf(a,
+                "float %s[%d]; { float a[%d], b[%d]; LANES(%d) a[l] = %s, b[l] "
+                "= %s; divide(%s, a, b); }",
+                q, n, n, n, n, x, y, q);
+}

@@ -45,6 +45,9 @@ Dtype compute_type(Dtype t); /* f32 f64 i32 i64 */
 /* Element x of dt as it is in registers; x of registers as it is stored. */
 const char *text_load(Arena *a, Dtype dt, const char *x);
 const char *text_save(Arena *a, Dtype dt, const char *x);
+/* float q[n], of lane l x / y, made side by side (divide, cuda.pre). */
+const char *text_quotients(Arena *a, const char *q, int n, const char *x,
+                           const char *y);
 
 /* ---- launch_grid.c: kernels for GPUs ------------------------------------- */
 
