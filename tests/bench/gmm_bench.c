@@ -27,7 +27,7 @@ typedef struct Case {
     const char *name;
     int weight;
     int64_t K, N, tw;
-    int experts; /* 0: MOST */
+    int experts; /* 0: MOST; 1: a matrix, whose rows are all of it */
     int twice;   /* the sum of two products, which are the same */
     int scaled;  /* of e4m3 with scales of blocks */
 } Case;
@@ -46,7 +46,7 @@ static const Case cases[] = {
     { "fp8 up", 0, 7168, 4096, 1, 8, 0, 1 }, { "fp8 down", 0, 2048, 7168, 1, 8, 0, 1 },
     { "fp8 few w1", 0, 4096, 14336, 1, 8, 0, 1 }, { "fp8 few w2", 0, 14336, 4096, 1, 8, 0, 1 },
     { "fp8 w1", 0, 2048, 768, 1, 0, 0, 1 }, { "fp8 w2", 0, 768, 2048, 1, 0, 0, 1 },
-    { "fp8 odd", 0, 208, 328, 1, 0, 0, 1 },
+    { "fp8 dense", 0, 8192, 8192, 1, 1, 0, 1 }, { "fp8 odd", 0, 208, 328, 1, 0, 0, 1 },
     { "fp8 wgrad", 1, 2048, 768, 0, 0, 0, 1 }, { "fp8 wgrad w2", 1, 768, 2048, 0, 0, 0, 1 },
     { "fp8 few wgrad", 1, 4096, 14336, 0, 8, 0, 1 }, { "fp8 few wgrad w2", 1, 14336, 4096, 0, 8, 0, 1 },
     { "fp8 odd wgrad", 1, 336, 208, 1, 100, 0, 1 },
@@ -143,7 +143,11 @@ static const char strayed_text[] =
 /* Wide layers with few experts get fewer rows. */
 static int64_t most_rows(int i, int64_t rows)
 {
-    return cases[i].experts == 8 && rows > 32768 ? 32768 : rows;
+    int64_t most = cases[i].experts == 1   ? 8192
+                   : cases[i].experts == 8 ? 32768
+                                           : rows;
+
+    return rows < most ? rows : most;
 }
 
 /* ---- kernels ------------------------------------------------------------- */
@@ -193,6 +197,7 @@ static void make_all(Made *m, int64_t rows, const char *only, Pool *pool,
         m[i].form = (GroupedForm){ .weight = cases[i / NTILE].weight,
                                    .squares = cases[i / NTILE].weight,
                                    .terms = 1 + cases[i / NTILE].twice,
+                                   .dense = cases[i / NTILE].experts == 1,
                                    .tile = t };
         m[i].scaled = cases[i / NTILE].scaled;
         k[i] = named(t.rows && is_wanted(i, only)
@@ -228,6 +233,10 @@ static void set_sizes(int64_t rows)
 {
     double w[MOST], sum = 0;
 
+    if (E == 1) {
+        off[1] = (int32_t)rows;
+        return;
+    }
     for (int x = 0; x < E; x++)
         sum += w[x] = x == 3 ? 0 : 1.6 + (double)value(x, 77);
     for (int x = 0; x < E; x++)
@@ -410,9 +419,11 @@ static int strayed(const Case *c, uint64_t p, uint64_t one, int64_t times,
 
 static void launch(const Made *m, uint64_t *arg, int64_t add, unsigned blocks)
 {
-    void *p[NARG] = { &arg[0], &arg[1], &arg[2], &arg[3] };
-    int n = 4;
+    void *p[NARG] = { &arg[0], &arg[1], &arg[2] };
+    int n = 3;
 
+    if (!m->form.dense)
+        p[n++] = &arg[3];
     for (int i = 0; i < 2 && m->form.terms > 1; i++)
         p[n++] = &arg[i];
     if (m->scaled)
