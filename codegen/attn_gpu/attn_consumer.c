@@ -3,8 +3,6 @@
  * second. See attn_producer.c. */
 #include "attn_gpu.h"
 
-enum { MANY = 256 }; /* sums that leave room for s and d */
-
 /* ---- scores -------------------------------------------------------------- */
 
 /* Element i's query r and key j. Beyond the last row or column, what the score
@@ -33,14 +31,13 @@ static void put_element(AttnWg *wg, int depth)
              keys ? row : col);
 }
 
-/* lse and delta of element i: a thread has two rows, or 2 of 8 columns. */
+/* lse and delta of element i: a thread has two rows, or 4 of 16 columns. */
 static void put_number(AttnWg *wg, int depth, const char *name)
 {
     put_line(&wg->gpu->attn.out, depth,
-             wg->job->keys ? "const float %s = i & 1 ? %s_of[(i >> 2) * 4].y : "
-                             "%s_of[(i >> 2) * 4].x;"
+             wg->job->keys ? "const float %s = number_of(%s_of, i);"
                            : "const float %s = %s_of[i >> 1 & 1];",
-             name, name, name);
+             name, name);
 }
 
 static void open_elements(AttnWg *wg, int depth, int open)
@@ -138,10 +135,27 @@ static void put_product(AttnWg *wg, int depth, const char *sum, int from,
 
     for (int i = from; i < to; i++)
         put_line(&attn->out, depth,
-                 "rows_by_cols<%lld, %lld>(%s, line + %lld, from + %lld, %d);",
-                 (long long)wg->row[i].W, (long long)wg->cols, sum,
-                 (long long)wg->row[i].at, (long long)wg->col[i].at, i > from);
+                 "%s_by_cols<%lld, %lld>(%s, %s, from + %lld, %d);",
+                 i < wg->held ? "held" : "rows", (long long)wg->row[i].W,
+                 (long long)wg->cols, sum,
+                 strf(attn->arena, i < wg->held ? "h%lld" : "line + %lld",
+                      i < wg->held ? (long long)i : (long long)wg->row[i].at),
+                 (long long)wg->col[i].at, i > from);
     put_line(&attn->out, depth, "wg_commit();");
+}
+
+/* Rows that stay in registers, from where they came to. */
+static void take_rows(AttnWg *wg)
+{
+    Attn *attn = &wg->gpu->attn;
+
+    for (int i = 0; i < wg->held; i++) {
+        const AttnSlab *row = &wg->row[i];
+        put_line(&attn->out, 3, "uint32_t h%d[%lld][4];", i,
+                 (long long)row->W / 16);
+        put_line(&attn->out, 3, "take_rows<%lld>(h%d, line + %lld);",
+                 (long long)row->W, i, (long long)row->at);
+    }
 }
 
 /* The tile before meets its values; not waited for. */
@@ -163,14 +177,6 @@ static void put_values(AttnWg *wg, int depth)
 
 /* ---- sums ---------------------------------------------------------------- */
 
-static int has_out(const AttnWg *wg, int op)
-{
-    for (int i = 0; i < wg->job->nout; i++)
-        if (wg->job->out[i] == op)
-            return 1;
-    return 0;
-}
-
 /* Which gradient the columns of slab i are summed into, or -1. */
 static int sum_of(const AttnWg *wg, int i)
 {
@@ -183,7 +189,7 @@ static int sum_of(const AttnWg *wg, int i)
     int op = i == attn->ndot ? attn->values
              : wg->job->keys ? attn->dot[i].k
                              : attn->dot[i].q;
-    return has_out(wg, op) ? op : -1;
+    return attn_has_out(wg->job, op) ? op : -1;
 }
 
 /* Sums of slabs [from, to) with weights `p` made of `x`; not waited for. */
@@ -218,8 +224,10 @@ static void hold_sums(AttnWg *wg)
 
     for (int i = 0; i < wg->ncol; i++)
         if (sum_of(wg, i) >= 0) {
+            int values = i == wg->gpu->attn.ndot;
             put_line(&wg->gpu->attn.out, 4, "hold(o%d);", sum_of(wg, i));
-            p[i == wg->gpu->attn.ndot] = i == wg->gpu->attn.ndot ? "p" : "ps";
+            if (!values || !wg->tight)
+                p[values] = values ? "p" : "ps";
         }
     for (int i = 0; i < 2; i++)
         if (p[i])
@@ -461,11 +469,11 @@ static void put_number_places(AttnWg *wg)
     Attn *attn = &wg->gpu->attn;
 
     put_line(&attn->out, 4,
-             "const float2 *const lse_of = (const float2 *)(room + (from - "
+             "const float4 *const lse_of = (const float4 *)(room + (from - "
              "shared_at(room)) + %lld) + (lane & 3);",
              (long long)wg->colbytes - 1024);
-    put_line(&attn->out, 4, "const float2 *const delta_of = lse_of + %lld;",
-             (long long)wg->cols / 2);
+    put_line(&attn->out, 4, "const float4 *const delta_of = lse_of + %lld;",
+             (long long)wg->cols / 4);
 }
 
 /* x[i], the gradient of a score, from its weight and d[i]. */
@@ -499,8 +507,8 @@ static void scaled_tile(AttnWg *wg)
     put_sums(wg, "ps", "s", 0, attn->ndot);
 }
 
-/* With more sums, s is gone before d comes: weights are those that the values'
- * gradient was summed with, of bf16. */
+/* Where registers are few, s is gone before d comes: weights are those that the
+ * values' gradient was summed with, of bf16. */
 static void tight_tile(AttnWg *wg)
 {
     Attn *attn = &wg->gpu->attn;
@@ -512,7 +520,7 @@ static void tight_tile(AttnWg *wg)
     put_sums(wg, "p", "s", attn->ndot, attn->ndot + 1);
     put_product(wg, 4, "d", attn->ndot, attn->ndot + 1);
     put_line(&attn->out, 4, "wg_wait<0>();");
-    put_line(&attn->out, 4, "hold(d);");
+    put_line(&attn->out, 4, "hold(d), hold(p);");
     put_dscores(wg, "d", "unpacked(p, i)");
     put_sums(wg, "ps", "d", 0, attn->ndot);
 }
@@ -562,8 +570,7 @@ static void backward_tile(AttnWg *wg)
     put_line(&attn->out, 4, "wg_fence();");
     if (attn_unit(attn) == 0)
         any_tile(wg);
-    else if (attn_wg_sums(wg->gpu, wg->job) > MANY &&
-             sum_of(wg, attn->ndot) >= 0)
+    else if (wg->tight)
         tight_tile(wg);
     else
         scaled_tile(wg);
@@ -650,6 +657,7 @@ void attn_wg_job(AttnGpu *gpu, const AttnJob *job)
     zero_sums(&w);
     if (!job->loads)
         put_line(&attn->out, 3, "await(ROWS_FULL, 0);");
+    take_rows(&w);
     backward(&w);
     close_backward(&w);
 }

@@ -22,7 +22,10 @@
  * latent attention, 32 heads of 128 + 64, causal: 583 and 466; width 64,
  * causal, which exponentials bound: 359 and 355; width 256: 446 and 341. So
  * measured alone; in training steps of Qwen3's widths with 1 and 4 sequences
- * backward was seen at 434 and 377.
+ * backward was seen at 434 and 377. Since then, with the keys' rows in
+ * registers (attn_producer.c), backward of width 128 with 1 and 4 sequences 483
+ * and 478 (452 and 451 before, of one run), of 8 heads of 32k 526 (487); behind
+ * each other for 0.4 s 473, 465 and 497 (449, 445, 470).
  *
  * Tried for width 128, causal (this form: 467 and 478 TFLOP/s with 1 and 4
  * sequences): five products, where the keys' job adds dterm x keys to fp32 in
@@ -45,7 +48,12 @@
  * (counted) where tensor cores take 2,048, and 16 KiB more are probably what it
  * waits for (not profiled). It does not wait for the fence behind a tile's
  * copies (without it, or with it in the warpgroup that fetches: the same), nor
- * the queries' job for each product before the next (14.2). */
+ * the queries' job for each product before the next (14.2).
+ *
+ * And of the keys' job, on an H200 (443 and 480 TFLOP/s of 4 sequences and of
+ * 32k without): tiles of 128 queries, for which registers do not suffice (ptxas
+ * serializes); keys' sums waited for behind the next tile's scores 443 and 430,
+ * so with the rows in registers no more than without. */
 #include "attn_gpu.h"
 
 /* ---- which it takes ------------------------------------------------------ */

@@ -40,7 +40,8 @@ void attn_lower_cuda(Graph *g, Group *group, Arena *a); /* and backward */
 int64_t attn_inner_count(const Attn *attn, int op);
 void attn_make_jobs(AttnGpu *attn);
 int64_t attn_job_width(const AttnGpu *attn,
-                       const AttnJob *job); /* of its sums */
+                       const AttnJob *job);   /* of its sums */
+int attn_has_out(const AttnJob *job, int op); /* the gradient of op */
 int64_t attn_most(const AttnGpu *attn);
 AttnView attn_grad(const AttnGpu *attn, int op);
 /* attn_dscores.c */
@@ -74,6 +75,8 @@ typedef struct AttnWg {
     AttnGpu *gpu;
     const AttnJob *job;
     int nrow, ncol;
+    int held;  /* the first rows, which threads hold as left operands */
+    int tight; /* a tile's weights wait in bf16 for their gradients */
     AttnSlab row[ATSLABS], col[ATSLABS]; /* of dots, then v or dout */
     int64_t cols;                        /* columns of a tile */
     int64_t stages, lines;               /* places of tiles; forward, of rows */

@@ -74,6 +74,14 @@ void attn_make_jobs(AttnGpu *attn)
             }
 }
 
+int attn_has_out(const AttnJob *job, int op)
+{
+    for (int i = 0; i < job->nout; i++)
+        if (job->out[i] == op)
+            return 1;
+    return 0;
+}
+
 AttnView attn_grad(const AttnGpu *attn, int op)
 {
     return (AttnView){ strf(attn->attn.arena, "g%d", op), attn->grad[op],

@@ -15,6 +15,8 @@
 #include "attn_gpu.h"
 
 enum { ROOM = 224 << 10, DEEPEST = 4 };
+enum { MANY = 256 }; /* sums that leave room for scores and their gradients */
+enum { HELD = 208 }; /* registers of a thread for sums, a tile and rows */
 
 /* ---- what fits ----------------------------------------------------------- */
 
@@ -103,6 +105,43 @@ static void choose_tile(AttnWg *wg)
     lay_out(wg, cols, stages);
 }
 
+static int has_loop(const AttnWg *wg, const AttnSlab *slab)
+{
+    for (int i = 0; i < wg->job->nloop; i++)
+        if (dim_of(slab->v.n, wg->job->loop[i]) >= 0)
+            return 1;
+    return 0;
+}
+
+/* How many of the dots' rows there are registers for beside sums and a tile:
+ * its scores, in their place the weights' gradients, and the weights in bf16. */
+static int rows_held(const AttnWg *wg)
+{
+    int64_t left = HELD - attn_wg_sums(wg->gpu, wg->job) / 2 - 3 * wg->cols / 4;
+    int n = 0;
+
+    while (n < wg->gpu->attn.ndot && !has_loop(wg, &wg->row[n]) &&
+           (left -= wg->row[n].W / 4) >= 0)
+        n++;
+    return n;
+}
+
+/* A product of 64 columns takes 32 cycles and reads shared memory for all of
+ * them, and what is stored goes the same way: rows in registers are not read.
+ * Backward of 4 sequences of 4096, width 128, causal, one H200: 443 to 470
+ * TFLOP/s (448 without the rows, where only weights wait in bf16), 8 heads of
+ * 32k 480 to 527. Where nothing is stored it does not pay: forward 603 to 594,
+ * latent attention's queries 408 to 397, keys of width 64 360 to 297. */
+static void choose_order(AttnWg *wg)
+{
+    int values = attn_has_out(wg->job, wg->gpu->attn.values);
+
+    if (attn_unit(&wg->gpu->attn) == 0 || !wg->job->keys || !values)
+        return;
+    wg->held = wg->job->stores ? rows_held(wg) : 0;
+    wg->tight = wg->held || attn_wg_sums(wg->gpu, wg->job) > MANY;
+}
+
 AttnWg attn_wg(AttnGpu *gpu, const AttnJob *job)
 {
     Attn *attn = &gpu->attn;
@@ -130,6 +169,7 @@ AttnWg attn_wg(AttnGpu *gpu, const AttnJob *job)
         w.col[w.ncol++] = value;
     }
     choose_tile(&w);
+    choose_order(&w);
     int64_t n = attn_count(attn, job->keys ? attn->query : attn->key);
     w.tiles = (n + w.cols - 1) / w.cols;
     w.total = w.tiles * attn_product(attn, job->loop, job->nloop);
@@ -269,14 +309,6 @@ void attn_wg_follow(AttnWg *wg)
     put_line(&attn->out, 5, "break;");
 }
 
-static int has_loop(const AttnWg *wg, const AttnSlab *slab)
-{
-    for (int i = 0; i < wg->job->nloop; i++)
-        if (dim_of(slab->v.n, wg->job->loop[i]) >= 0)
-            return 1;
-    return 0;
-}
-
 /* Are there rows that change with the combination? */
 int attn_wg_changes(const AttnWg *wg)
 {
@@ -344,8 +376,9 @@ static void put_part(AttnWg *wg, int part)
     if (wg->job->keys)
         put_numbers(wg);
     if (wg->job->loads)
-        put_line(&attn->out, 4, "load_dscores(to + %lld, %s);",
-                 (long long)wg->dscores, attn_dscores_at(wg->gpu, wg->job));
+        put_line(
+            &attn->out, 4, "load_dscores(to + %lld, %s, ring_full(%d, stage));",
+            (long long)wg->dscores, attn_dscores_at(wg->gpu, wg->job), part);
     put_line(&attn->out, 4, "fetched(ring_full(%d, stage));", part);
 }
 

@@ -106,6 +106,9 @@ static const Mistake mistakes[] = {
     { "blocks of a cluster that do not meet", CAUSAL, "        cluster_meet();\n        if (share == 0)", "        if (share == 0)" },
     { "another block's sums", CAUSAL, "mapa.shared::cluster.u32 a, %0, 0;", "mapa.shared::cluster.u32 a, %0, 1;" },
     { "rows swizzled otherwise", CAUSAL, "(c ^ (r & 7)) << 4", "(c ^ (r & 3)) << 4" },
+    { "rows in registers swizzled otherwise", CAUSAL, "(q >> 1)) ^ (r & 7)) << 4)", "(q >> 1)) ^ (r & 3)) << 4)" },
+    { "fewer gradients of scores expected", CAUSAL, "[%0], 32768;", "[%0], 16384;" },
+    { "another column's logsumexp", CAUSAL, "i & 1 ? four.w : four.z", "i & 1 ? four.z : four.w" },
     { "rows beyond the last", ODD, "row0 + r + 16 * i < rows", "row0 + r + 16 * i <= rows" },
     { "columns beyond the last", ODD, "x[k] = in && k < left ? from[k * sc] : 0;", "x[k] = in && k <= left ? from[k * sc] : 0;" },
 };
