@@ -155,6 +155,7 @@ void device_open(Gpu *gpu)
     check_kinds(gpu);
     check_places(gpu);
     check_kernels(gpu);
+    gpu->builds = nvrtc_begin(gpu->mem, gpu->plan, gpu->pool, gpu->arch);
     gpu_ok(dl.cuDevicePrimaryCtxRetain(&gpu->context, gpu->device),
            "opening it");
     gpu_ok(dl.cuCtxSetCurrent(gpu->context), "using it");

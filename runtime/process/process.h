@@ -113,6 +113,16 @@ void pool_copy(Pool *pool, void *to, const void *from, int64_t bytes);
 /* Bytes/s of memory that its threads read and write in place, measured. */
 double pool_moves(Pool *pool);
 
+/* ---- workers.c: processes ------------------------------------------------ */
+
+enum { MAXWORKERS = 32 };
+typedef struct Workers Workers;
+typedef void WorkerCall(void *ctx, int64_t i);
+/* n processes at most make call(ctx, i) of each i < calls, in this order. Not
+ * behind MPI_Init, which no fork survives. Null: there is no memory. */
+Workers *workers_start(int n, WorkerCall *call, void *ctx, int64_t calls);
+void workers_join(Workers *workers); /* waits for them; null */
+
 /* ---- launch.c: who this process is among ranks --------------------------- */
 
 /* Ranks and this rank by the launcher's environment; 1 and 0 without one. */
