@@ -573,7 +573,7 @@ static Roofline peak(void *d, Dtype dt)
 const Device cuda_device = {
     /* clang-format off */
     .name = "cuda", .can = CANrun | CANcapture | OWNmemory | OWNproducts,
-    .count = gpu_count,
+    .count = gpu_count, .wake = gpu_wake,
     .open = open_gpu, .prepare = prepare, .load = load, .bind = bind, .bound = bound, .close = close_gpu,
     .alloc = take, .free = give, .peers = peers, .drop_peers = drop_peers,
     .clear = clear, .copy = copy, .pin = pin,

@@ -170,6 +170,7 @@ const Instr *trail_at(const void *gpu, int *ended);
 /* device.c */
 void gpu_doctor(FILE *f); /* gpu_list, then what targets lack */
 void device_open(Gpu *gpu);
+int gpu_wake(int part);
 uint64_t device_take(Gpu *gpu, int64_t bytes, MemoryUse use);
 void device_count(Gpu *gpu, MemoryUse use); /* what is newly used, is its */
 void *gpu_pinned(Gpu *gpu, int64_t bytes);

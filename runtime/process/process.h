@@ -44,6 +44,11 @@ typedef struct Dl { /* null where the library was not found */
 extern Dl dl;
 /* 1: found, its symbols are in dl. 0: dl_why() says why not. */
 int dl_open(Lib l);
+/* A thread maps it, for a later dl_open: of cuBLASLt 13.0 95 MB are relocated,
+ * which takes 70 ms, 1 s where the disk is read. Its constructors look up the
+ * driver's functions and call none, so they wait for no lock of the driver. */
+void dl_begin(Lib l);
+void dl_settle(void); /* before a fork whose process opens libraries */
 const char *dl_why(Lib l);
 const char *dl_what(Lib l); /* "GPU driver" */
 const char *dl_name(Lib l);

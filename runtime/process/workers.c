@@ -41,6 +41,7 @@ Workers *workers_start(int n, WorkerCall *call, void *ctx, int64_t calls)
 
     if (workers == MAP_FAILED)
         return NULL;
+    dl_settle();
     for (int i = 0; i < n && i < MAXWORKERS; i++) {
         pid_t pid = fork();
         if (!pid)
