@@ -155,6 +155,10 @@ static void work(void *ctx, int64_t i)
     keep(part);
 }
 
+/* A plan has its kernels, and may have pages that a device reads: with older
+ * kernels of Linux those move at a fork. */
+static int loaded;
+
 static void start_workers(Builds *builds)
 {
     int64_t n = (int64_t)vec_len(builds->part), lacks = 0;
@@ -164,7 +168,7 @@ static void start_workers(Builds *builds)
     for (int64_t i = 0; i < n; i++)
         lacks += !seen(builds, i) && !cached(&builds->part[i]);
     most = most < lacks ? most : lacks;
-    if (most > 1 && !launched())
+    if (most > 1 && !launched() && !loaded)
         builds->workers = workers_start((int)most, work, builds, n);
 }
 
@@ -287,6 +291,7 @@ Cubin *nvrtc_end(Builds *builds, Comm *comm)
     const Build *build = builds->build;
 
     finish(builds, comm);
+    loaded = 1;
     for (int i = 0; i < build->plan->nkernel; i++)
         if (build->why[i])
             refuse(builds, build, i);
