@@ -6,7 +6,9 @@
  * NVRTC 13.0 runs its front end under one lock of the process, 21 ms of each
  * kernel's 100, 15 with --minimal: for Qwen3's 111 kernels, 11 s of a core,
  * that is 2.3 s however many threads there are. So processes compile, the
- * longest text first, and this one finds what they made in the cache. */
+ * longest text first, and this one finds what they made in the cache.
+ * libnvrtc.alt has the same lock and the same times; --split-compile makes
+ * other bits. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
