@@ -549,11 +549,32 @@ static int run_or_count(Plan *p, const RunArgs *args)
  * priced; rank 0 compiles for all. */
 static void choose_target(Args *args)
 {
+    if (file_kind(args->file) == FILEplan || folder_of(args->file) ||
+        opts_str(args->keys, "target") || launch_rank())
+        return;
     const char *here = device_here()->name;
-
-    if (file_kind(args->file) != FILEplan && !folder_of(args->file) &&
-        !opts_str(args->keys, "target") && !launch_rank() && target_named(here))
+    if (target_named(here))
         opts_set(args->keys, "target", here, NULL);
+}
+
+static const Device *waking;
+
+static int wake(int part)
+{
+    start_phase(part ? "GPU" : "driver");
+    int more = waking->wake(part);
+    start_phase("plan");
+    return more;
+}
+
+/* A device takes tenths of a second to open, and needs no plan at first. */
+static void wake_beside(const Args *args)
+{
+    const char *target = opts_str(args->keys, "target");
+
+    waking = target ? device_named(target) : NULL;
+    if (waking && waking->wake)
+        guard_beside(wake);
 }
 
 /* Of what is compiled already. */
@@ -599,6 +620,7 @@ static int execute(Args *args, int (*f)(Plan *p, const RunArgs *r))
     launch_errors();
     accept_other_plans();
     start_phase("plan");
+    wake_beside(args);
     Plan *p = plan_of(args, &r, f == run_or_count);
     r.replay = args->replay;
     r.begun = args->begun;
@@ -612,6 +634,7 @@ int cmd_run(Args *args)
 {
     if (args->replay && !folder_of(args->file))
         err(NULL, "--replay takes a run's folder, and %s is none", args->file);
+    start_phase("driver");
     choose_target(args);
     args->runs = !counts_only(args);
     return execute(args, run_or_count);

@@ -19,6 +19,10 @@ typedef struct Watch {
  * model; returns its exit status. What it writes to out goes to *text, or to
  * stdout without one. When it dies, one line says where the model file was. */
 int guarded(int (*job)(void *arg, FILE *out), void *arg, Text *text);
+/* While the next job with a text makes it, f(0), f(1) .. run in this process
+ * until one returns 0. */
+typedef int GuardBeside(int part);
+void guard_beside(GuardBeside *f);
 Watch *watch(void);
 void watch_tracing(int on);
 

@@ -5,6 +5,7 @@
  * traced; nothing is done twice. */
 #include <limits.h>
 #include <malloc.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -131,6 +132,24 @@ static int report(int status)
     err(&l, "the front end died of signal %d (a bug in this program)", sig);
 }
 
+static GuardBeside *beside;
+
+void guard_beside(GuardBeside *f)
+{
+    beside = f;
+}
+
+/* Until the job writes, or ends. */
+static void run_beside(int fd)
+{
+    struct pollfd from = { .fd = fd, .events = POLLIN };
+    GuardBeside *f = beside;
+
+    beside = NULL;
+    for (int i = 0; f && !poll(&from, 1, 0) && f(i);)
+        i++;
+}
+
 int guarded(int (*job)(void *arg, FILE *out), void *arg, Text *text)
 {
     int fd[2] = { -1, -1 }, status;
@@ -160,6 +179,7 @@ int guarded(int (*job)(void *arg, FILE *out), void *arg, Text *text)
     }
     if (text) {
         close(fd[1]);
+        run_beside(fd[0]);
         read_all(fd[0], text);
     }
     while (waitpid(pid, &status, 0) < 0)

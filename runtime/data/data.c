@@ -87,7 +87,37 @@ static void check_token(const BatchFill *fill, const Tokens *tokens, int64_t at,
     check_whole(fill, tokens, at, v);
 }
 
-enum { LOOK = 1 << 24 }; /* tokens, of all files together */
+/* Of 32 bits in dst, and looked at one by one only when one of them may be
+ * wrong. */
+static void check_taken(const BatchFill *fill, const Tokens *tokens, int64_t at,
+                        int64_t n, const int32_t *dst)
+{
+    int64_t vocab = fill->d->vocab ? fill->d->vocab : INT32_MAX;
+    int32_t least = 0, most = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        least = dst[i] < least ? dst[i] : least;
+        most = dst[i] > most ? dst[i] : most;
+    }
+    if (least < 0 || most >= vocab)
+        for (int64_t i = 0; i < n; i++)
+            check_token(fill, tokens, at + i, tokens_at(tokens, at + i));
+}
+
+enum { LOOK = 1 << 24 };  /* tokens, of all files together */
+enum { BLOCK = 4 << 10 }; /* ... that are looked at together */
+
+static void look_at(const BatchFill *fill, const Tokens *tokens, int64_t n)
+{
+    int32_t v[BLOCK];
+
+    tokens_ahead(tokens, 0, n);
+    for (int64_t at = 0; at < n; at += BLOCK) {
+        int64_t some = n - at < BLOCK ? n - at : BLOCK;
+        tokens_take(tokens, at, some, v);
+        check_taken(fill, tokens, at, some, v);
+    }
+}
 
 /* A wrong file is known when a run starts, by the beginning of each. */
 static void look_ahead(const Data *data)
@@ -105,29 +135,17 @@ static void look_ahead(const Data *data)
             BatchFill f = { .d = data, .t = &tensor };
             if (strcmp(tensor.name, "tokens") && strcmp(tensor.name, "labels"))
                 continue;
-            int64_t n = file->t.n < LOOK / files ? file->t.n : LOOK / files;
-            tokens_ahead(&file->t, 0, n);
-            for (int64_t at = 0; at < n; at++)
-                check_token(&f, &file->t, at, tokens_at(&file->t, at));
+            look_at(&f, &file->t,
+                    file->t.n < LOOK / files ? file->t.n : LOOK / files);
         }
 }
 
-/* Most tokens by far: of 32 bits, and looked at one by one only when one of
- * them may be wrong. */
+/* Most tokens by far. */
 static void fill_i32(const BatchFill *fill, const Tokens *tokens, int64_t at,
                      int64_t n, int32_t *dst)
 {
-    int64_t vocab = fill->d->vocab ? fill->d->vocab : INT32_MAX;
-    int32_t least = 0, most = 0;
-
     tokens_take(tokens, at, n, dst);
-    for (int64_t i = 0; i < n; i++) {
-        least = dst[i] < least ? dst[i] : least;
-        most = dst[i] > most ? dst[i] : most;
-    }
-    if (least < 0 || most >= vocab)
-        for (int64_t i = 0; i < n; i++)
-            check_token(fill, tokens, at + i, tokens_at(tokens, at + i));
+    check_taken(fill, tokens, at, n, dst);
 }
 
 static void fill_any(const BatchFill *fill, const Tokens *t, int64_t at,

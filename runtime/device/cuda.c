@@ -49,7 +49,7 @@ static uint64_t address(const void *p)
 static void load_kernels(Gpu *gpu)
 {
     start_phase("kernels");
-    Cubin *c = nvrtc_all(gpu->mem, gpu->plan, gpu->pool, gpu->arch, gpu->comm);
+    Cubin *c = nvrtc_end(gpu->builds, gpu->comm);
     int n = gpu->plan->nkernel;
 
     start_phase("modules");
@@ -70,6 +70,7 @@ static void prepare(void *d, Plan *const *plan, int n)
     Gpu *gpu = d;
 
     start_phase("kernels");
+    nvrtc_wait(gpu->builds);
     nvrtc_prepare(gpu->mem, plan, n, gpu->pool, gpu->arch);
     start_phase(NULL);
 }
@@ -93,11 +94,13 @@ static void load(void *d)
     Gpu *gpu = d;
 
     gpu->work = device_take(gpu, LTWORK, MEMwork);
-    load_kernels(gpu);
-    gpu->host = host_calls_open(gpu->mem, gpu->plan);
-    device_count(gpu, MEMkernels);
     start_phase("products");
     gpu->lt = lt_open(gpu->mem, gpu->work);
+    device_count(gpu, MEMproducts);
+    start_phase("kernels");
+    gpu->host = host_calls_open(gpu->mem, gpu->plan);
+    load_kernels(gpu);
+    device_count(gpu, MEMkernels);
     start_phase("communicators");
     gpu->nccl = nccl_open(gpu->mem, gpu->plan, gpu->comm);
     gpu->links = links_open(gpu->mem, gpu->plan, gpu->rank, gpu->nccl);
@@ -570,7 +573,7 @@ static Roofline peak(void *d, Dtype dt)
 const Device cuda_device = {
     /* clang-format off */
     .name = "cuda", .can = CANrun | CANcapture | OWNmemory | OWNproducts,
-    .count = gpu_count,
+    .count = gpu_count, .wake = gpu_wake,
     .open = open_gpu, .prepare = prepare, .load = load, .bind = bind, .bound = bound, .close = close_gpu,
     .alloc = take, .free = give, .peers = peers, .drop_peers = drop_peers,
     .clear = clear, .copy = copy, .pin = pin,

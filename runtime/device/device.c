@@ -23,6 +23,50 @@ int gpu_count(void)
     return n;
 }
 
+/* Of the GPU that this rank has; null: gpu_wake made none. */
+static void *woken;
+
+static int device_of_rank(int count)
+{
+    return (int)(launch_place() % count);
+}
+
+static void wake_context(void)
+{
+    int count = gpu_count();
+
+    if (!count || dl.cuDevicePrimaryCtxRetain(&woken, device_of_rank(count)))
+        woken = NULL;
+}
+
+static int wake_driver(void)
+{
+    if (!gpu_count())
+        return 0;
+    dl_begin(LIBnvrtc);
+    dl_begin(LIBcublaslt);
+    return 1;
+}
+
+/* Where something fails, device_open says so. */
+int gpu_wake(int part)
+{
+    if (!part)
+        return wake_driver();
+    wake_context();
+    return 0;
+}
+
+static void take_context(Gpu *gpu)
+{
+    gpu->context = woken;
+    woken = NULL;
+    if (!gpu->context)
+        gpu_ok(dl.cuDevicePrimaryCtxRetain(&gpu->context, gpu->device),
+               "opening it");
+    gpu_ok(dl.cuCtxSetCurrent(gpu->context), "using it");
+}
+
 static void arch_of(int device, char *s, size_t n)
 {
     int major = 0, minor = 0;
@@ -150,14 +194,14 @@ void device_open(Gpu *gpu)
     int count = gpu_count();
     if (!count)
         err(NULL, "target=cuda needs a GPU and there is none");
-    gpu->device = (int)(launch_place() % count);
+    gpu->device = device_of_rank(count);
     name_device(gpu);
     check_kinds(gpu);
     check_places(gpu);
     check_kernels(gpu);
-    gpu_ok(dl.cuDevicePrimaryCtxRetain(&gpu->context, gpu->device),
-           "opening it");
-    gpu_ok(dl.cuCtxSetCurrent(gpu->context), "using it");
+    gpu->builds = nvrtc_begin(gpu->mem, gpu->plan, gpu->pool, gpu->arch);
+    dl_begin(LIBcublaslt);
+    take_context(gpu);
     gpu_ok(dl.cuStreamCreate(&gpu->stream[STREAMcompute], 1), "a stream");
     device_count(gpu, MEMcontext);
 }

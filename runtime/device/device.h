@@ -94,6 +94,9 @@ typedef struct Device {
     const char *name;   /* of the target whose plans it runs */
     unsigned can;       /* abilities */
     int (*count)(void); /* how many this process could have */
+    /* Before open, in parts from 0, what it needs of no plan; 0: there is no
+     * further part. Or null. */
+    int (*wake)(int part);
 
     /* In this order: open, alloc of the ranks' arenas, load, a bind for each
      * instruction, bound. runs: how often it runs in a program. */

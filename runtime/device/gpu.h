@@ -13,7 +13,12 @@ typedef struct Cubin {
     size_t n;
 } Cubin;
 /* Of every kernel of the plan but the host's for "sm_90a", from the cache if it
- * has them. */
+ * has them: processes begin what it has not, the end waits for them. */
+typedef struct Builds Builds;
+Builds *nvrtc_begin(Arena *a, const Plan *p, Pool *pool, const char *arch);
+Cubin *nvrtc_end(Builds *builds, Comm *comm);
+void nvrtc_wait(Builds *builds); /* for those processes alone */
+/* Both. */
 Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch,
                  Comm *comm);
 /* Of all these plans at once, into the cache; ranks of a host a part each. What
@@ -112,6 +117,7 @@ struct Gpu {
     char name[128], arch[16]; /* "sm_90a" */
     int each;                 /* wait after each call */
     void *context, *stream[NSTREAM];
+    Builds *builds;          /* of its kernels */
     uint64_t work;           /* of products */
     int64_t total, used;     /* bytes of the GPU; of those when last seen*/
     int64_t pinned;          /* bytes of the host's */
@@ -164,6 +170,7 @@ const Instr *trail_at(const void *gpu, int *ended);
 /* device.c */
 void gpu_doctor(FILE *f); /* gpu_list, then what targets lack */
 void device_open(Gpu *gpu);
+int gpu_wake(int part);
 uint64_t device_take(Gpu *gpu, int64_t bytes, MemoryUse use);
 void device_count(Gpu *gpu, MemoryUse use); /* what is newly used, is its */
 void *gpu_pinned(Gpu *gpu, int64_t bytes);

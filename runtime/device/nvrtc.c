@@ -1,49 +1,67 @@
 /* nvrtc.c: kernel text to cubins for one GPU, each distinct text once, in
  * parallel, kept in the private cache under a hash of text, compiler and flags.
  * A kernel that is refused: its text and the compiler's log stay beside the
- * cache, the message names both. */
+ * cache, the message names both.
+ *
+ * NVRTC 13.0 runs its front end under one lock of the process, 21 ms of each
+ * kernel's 100, 15 with --minimal: for Qwen3's 111 kernels, 11 s of a core,
+ * that is 2.3 s however many threads there are. So processes compile, the
+ * longest text first, and this one finds what they made in the cache.
+ * libnvrtc.alt has the same lock and the same times; --split-compile makes
+ * other bits. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include "gpu.h"
 
-typedef struct Build {
+enum { MINIMAL = 1204 }; /* version 12.4: --minimal is known */
+enum { MAXFLAG = 5 };
+
+typedef struct Build { /* of a plan */
     const Plan *plan;
-    int64_t ranks, place; /* that compile beside each other; this one */
-    const char *dir, *arch, *version;
     Cubin *out;       /* by kernel */
     char **why;       /* by kernel: the log, when it was refused */
     const char *left; /* by kernel: it is of the host */
 } Build;
 
-enum { NFLAG = 4 };
+typedef struct BuildPart { /* a kernel of one of them */
+    Build *build;
+    int kernel;
+    size_t length;    /* of its text */
+    const char *path; /* in the cache */
+} BuildPart;
 
-static void flags_of(const Build *build, const char *flag[NFLAG])
-{
-    flag[0] = build->arch;
-    flag[1] = "--fmad=false";
-    flag[2] = "--std=c++17";
-    flag[3] = "-default-device";
-}
+struct Builds {
+    Arena *mem;
+    Pool *pool;
+    const char *dir, *version;
+    const char *flag[MAXFLAG];
+    int nflag;
+    int64_t ranks, place; /* that compile beside each other; this one */
+    Build *build;         /* of each plan */
+    int nbuild;
+    BuildPart *part; /* vec: the longest first */
+    Workers *workers;
+    _Atomic int64_t next; /* part that a thread of this process takes */
+};
 
 /* ---- files --------------------------------------------------------------- */
 
-static void path_of(const Build *build, int i, char *path, size_t n)
+static const char *path_of(const Builds *builds, const Plan *p, int i)
 {
-    const char *flag[NFLAG];
     XXH3_state_t *x_x_h3_state_t = XXH3_createState();
-    const char *part[] = { build->plan->prelude, build->plan->kernel[i].text,
-                           build->version };
+    const char *part[] = { p->prelude, p->kernel[i].text, builds->version };
 
-    flags_of(build, flag);
     XXH3_128bits_reset(x_x_h3_state_t);
     for (int k = 0; k < countof(part); k++)
         XXH3_128bits_update(x_x_h3_state_t, part[k], strlen(part[k]) + 1);
-    for (int k = 0; k < NFLAG; k++)
-        XXH3_128bits_update(x_x_h3_state_t, flag[k], strlen(flag[k]) + 1);
+    for (int k = 0; k < builds->nflag; k++)
+        XXH3_128bits_update(x_x_h3_state_t, builds->flag[k],
+                            strlen(builds->flag[k]) + 1);
     XXH128_hash_t h = XXH3_128bits_digest(x_x_h3_state_t);
     XXH3_freeState(x_x_h3_state_t);
-    snprintf(path, n, "%s/%016lx%016lx.cubin", build->dir, h.high64, h.low64);
+    return strf(builds->mem, "%s/%016lx%016lx.cubin", builds->dir, h.high64,
+                h.low64);
 }
 
 static int load(const char *path, Cubin *cubin)
@@ -75,22 +93,20 @@ static char *log_of(void *prog)
     return s;
 }
 
-static void compile(Build *build, int i)
+static void compile(const Builds *builds, const BuildPart *part)
 {
-    size_t np = strlen(build->plan->prelude),
-           nt = strlen(build->plan->kernel[i].text);
-    const char *flag[NFLAG];
-    char *text = malloc(np + nt + 1);
+    const Plan *p = part->build->plan;
+    const Kernel *kernel = &p->kernel[part->kernel];
+    size_t np = strlen(p->prelude);
+    char *text = malloc(np + part->length + 1);
     void *prog = NULL;
-    Cubin *cubin = &build->out[i];
+    Cubin *cubin = &part->build->out[part->kernel];
 
-    memcpy(text, build->plan->prelude, np);
-    memcpy(text + np, build->plan->kernel[i].text, nt + 1);
-    flags_of(build, flag);
-    dl.nvrtcCreateProgram(&prog, text, build->plan->kernel[i].name, 0, NULL,
-                          NULL);
-    if (dl.nvrtcCompileProgram(prog, NFLAG, flag)) {
-        build->why[i] = log_of(prog);
+    memcpy(text, p->prelude, np);
+    memcpy(text + np, kernel->text, part->length + 1);
+    dl.nvrtcCreateProgram(&prog, text, kernel->name, 0, NULL, NULL);
+    if (dl.nvrtcCompileProgram(prog, builds->nflag, builds->flag)) {
+        part->build->why[part->kernel] = log_of(prog);
     } else {
         dl.nvrtcGetCUBINSize(prog, &cubin->n);
         cubin->image = malloc(cubin->n);
@@ -100,29 +116,159 @@ static void compile(Build *build, int i)
     free(text);
 }
 
-static void one(void *ctx, int64_t lo, int64_t hi)
+static void keep(const BuildPart *part)
 {
-    Build *build = ctx;
-    char path[4096];
+    const Cubin *cubin = &part->build->out[part->kernel];
 
-    for (int64_t i = lo; i < hi; i++) {
-        path_of(build, (int)i, path, sizeof path);
-        if (build->left[i] || i % build->ranks != build->place ||
-            build->out[i].image || build->why[i] || load(path, &build->out[i]))
+    if (cubin->image)
+        cache_keep(part->path, cubin->image, cubin->n);
+}
+
+/* ---- processes ----------------------------------------------------------- */
+
+static int longest_first(const void *a, const void *b)
+{
+    const BuildPart *x = a, *y = b;
+
+    if (x->length != y->length)
+        return x->length < y->length ? 1 : -1;
+    return strcmp(x->path, y->path);
+}
+
+static int cached(const BuildPart *part)
+{
+    return !access(part->path, R_OK);
+}
+
+/* What several plans have lies side by side. */
+static int seen(const Builds *builds, int64_t i)
+{
+    return i && !strcmp(builds->part[i - 1].path, builds->part[i].path);
+}
+
+static void work(void *ctx, int64_t i)
+{
+    const Builds *builds = ctx;
+    const BuildPart *part = &builds->part[i];
+
+    if (seen(builds, i) || cached(part))
+        return;
+    compile(builds, part);
+    keep(part);
+}
+
+/* A plan has its kernels, and may have pages that a device reads: with older
+ * kernels of Linux those move at a fork. */
+static int loaded;
+
+static void start_workers(Builds *builds)
+{
+    int64_t n = (int64_t)vec_len(builds->part), lacks = 0;
+    int64_t most = pool_size(builds->pool);
+
+    vec_sort(builds->part, longest_first);
+    for (int64_t i = 0; i < n; i++)
+        lacks += !seen(builds, i) && !cached(&builds->part[i]);
+    most = most < lacks ? most : lacks;
+    if (most > 1 && !launched() && !loaded)
+        builds->workers = workers_start((int)most, work, builds, n);
+}
+
+void nvrtc_wait(Builds *builds)
+{
+    workers_join(builds->workers);
+    builds->workers = NULL;
+}
+
+/* ---- threads ------------------------------------------------------------- */
+
+/* Of this process: what the cache has, and compiles what it has not. */
+static void take(void *ctx, int64_t lo, int64_t hi)
+{
+    Builds *builds = ctx;
+    int64_t n = (int64_t)vec_len(builds->part), i;
+
+    (void)lo, (void)hi;
+    while ((i = atomic_fetch_add(&builds->next, 1)) < n) {
+        const BuildPart *part = &builds->part[i];
+        Build *build = part->build;
+        int k = part->kernel;
+        if (i % builds->ranks != builds->place || build->out[k].image ||
+            build->why[k] || load(part->path, &build->out[k]))
             continue;
-        compile(build, (int)i);
-        if (build->out[i].image)
-            cache_keep(path, build->out[i].image, build->out[i].n);
+        compile(builds, part);
+        keep(part);
     }
+}
+
+static void take_all(Builds *builds)
+{
+    builds->next = 0;
+    pool_run(builds->pool, take, builds, pool_size(builds->pool), 1);
+}
+
+/* Ranks of one host compile a part each, and take the others' from the cache;
+ * what is not there (another file system, a kernel refused) each compiles. */
+static void finish(Builds *builds, Comm *comm)
+{
+    nvrtc_wait(builds);
+    take_all(builds);
+    if (builds->ranks == 1 || !comm)
+        return;
+    comm_barrier(comm);
+    builds->ranks = 1;
+    builds->place = 0;
+    take_all(builds);
 }
 
 /* ---- all of them --------------------------------------------------------- */
 
-static _Noreturn void refuse(Arena *a, const Build *build, int i)
+static void add_plan(Builds *builds, const Plan *p)
+{
+    size_t n = (size_t)p->nkernel + 1;
+    Build *build = &builds->build[builds->nbuild++];
+
+    *build = (Build){ .plan = p,
+                      .out = alloc(builds->mem, n * sizeof *build->out),
+                      .why = alloc(builds->mem, n * sizeof *build->why),
+                      .left = kernels_of_host(builds->mem, p) };
+    for (int i = 0; i < p->nkernel; i++) {
+        BuildPart part = { build, i, strlen(p->kernel[i].text), NULL };
+        if (build->left[i])
+            continue;
+        part.path = path_of(builds, p, i);
+        vec_push(builds->mem, builds->part, part);
+    }
+}
+
+static Builds *builds_open(Arena *a, int plans, Pool *pool, const char *arch)
+{
+    Builds *b = alloc(a, sizeof *b);
+    int major = 0, minor = 0;
+
+    if (!dl_open(LIBnvrtc))
+        err(NULL, "GPU kernels need NVRTC: %s", dl_why(LIBnvrtc));
+    dl.nvrtcVersion(&major, &minor);
+    *b = (Builds){ .mem = a,
+                   .pool = pool,
+                   .dir = cache_folder(),
+                   .version = strf(a, "nvrtc %d.%d", major, minor),
+                   .flag = { strf(a, "--gpu-architecture=%s", arch),
+                             "--fmad=false", "--std=c++17", "-default-device",
+                             "--minimal" },
+                   .nflag = MAXFLAG - (100 * major + minor < MINIMAL),
+                   .ranks = launch_local() };
+    b->place = launch_place() % b->ranks;
+    b->build = alloc(a, (size_t)plans * sizeof *b->build);
+    return b;
+}
+
+static _Noreturn void refuse(const Builds *builds, const Build *build, int i)
 {
     const Kernel *kernel = &build->plan->kernel[i];
-    char *text = strf(a, "%s/%s.cu", build->dir, kernel->name);
-    char *log = strf(a, "%s/%s.log", build->dir, kernel->name);
+    Arena *a = builds->mem;
+    char *text = strf(a, "%s/%s.cu", builds->dir, kernel->name);
+    char *log = strf(a, "%s/%s.log", builds->dir, kernel->name);
     char *all = strf(a, "%s%s", build->plan->prelude, kernel->text);
 
     cache_keep(text, all, strlen(all));
@@ -133,78 +279,44 @@ static _Noreturn void refuse(Arena *a, const Build *build, int i)
         log);
 }
 
-/* Ranks of one host compile a part each, and take the others' from the cache;
- * what is not there (another file system, a kernel refused) each compiles. */
-static void build(Build *b, Pool *pool, Comm *comm)
+Builds *nvrtc_begin(Arena *a, const Plan *p, Pool *pool, const char *arch)
 {
-    pool_run(pool, one, b, b->plan->nkernel, 1);
-    if (b->ranks == 1)
-        return;
-    comm_barrier(comm);
-    b->ranks = 1;
-    b->place = 0;
-    pool_run(pool, one, b, b->plan->nkernel, 1);
+    Builds *b = builds_open(a, 1, pool, arch);
+
+    add_plan(b, p);
+    start_workers(b);
+    return b;
 }
 
-static Build build_new(Arena *a, const Plan *p, const char *arch)
+Cubin *nvrtc_end(Builds *builds, Comm *comm)
 {
-    size_t n = (size_t)p->nkernel + 1;
-    int major = 0, minor = 0;
-    Build b = { .plan = p, .dir = cache_folder() };
+    const Build *build = builds->build;
 
-    if (!dl_open(LIBnvrtc))
-        err(NULL, "GPU kernels need NVRTC: %s", dl_why(LIBnvrtc));
-    dl.nvrtcVersion(&major, &minor);
-    b.arch = strf(a, "--gpu-architecture=%s", arch);
-    b.version = strf(a, "nvrtc %d.%d", major, minor);
-    b.left = kernels_of_host(a, p);
-    b.out = alloc(a, n * sizeof *b.out);
-    b.why = alloc(a, n * sizeof *b.why);
-    b.ranks = launch_local();
-    b.place = launch_place() % b.ranks;
-    return b;
+    finish(builds, comm);
+    loaded = 1;
+    for (int i = 0; i < build->plan->nkernel; i++)
+        if (build->why[i])
+            refuse(builds, build, i);
+    return build->out;
 }
 
 Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch,
                  Comm *comm)
 {
-    Build b = build_new(a, p, arch);
-
-    build(&b, pool, comm);
-    for (int i = 0; i < p->nkernel; i++)
-        if (b.why[i])
-            refuse(a, &b, i);
-    return b.out;
-}
-
-/* ---- of several plans ---------------------------------------------------- */
-
-typedef struct BuildPart { /* a kernel of one of them */
-    Build *build;
-    int kernel;
-} BuildPart;
-
-static void one_part(void *ctx, int64_t lo, int64_t hi)
-{
-    for (BuildPart *part = ctx; lo < hi; lo++) {
-        Build *build = part[lo].build;
-        int i = part[lo].kernel;
-        one(build, i, i + 1);
-        free(build->out[i].image);
-        free(build->why[i]);
-    }
+    return nvrtc_end(nvrtc_begin(a, p, pool, arch), comm);
 }
 
 void nvrtc_prepare(Arena *a, Plan *const *plan, int n, Pool *pool,
                    const char *arch)
 {
-    Build *b = alloc(a, (size_t)n * sizeof *b);
-    BuildPart *part = NULL;
+    Builds *b = builds_open(a, n, pool, arch);
 
-    for (int i = 0; i < n; i++) {
-        b[i] = build_new(a, plan[i], arch);
-        for (int k = 0; k < plan[i]->nkernel; k++)
-            vec_push(a, part, ((BuildPart){ &b[i], k }));
+    for (int i = 0; i < n; i++)
+        add_plan(b, plan[i]);
+    start_workers(b);
+    finish(b, NULL);
+    for (size_t i = 0; i < vec_len(b->part); i++) {
+        free(b->part[i].build->out[b->part[i].kernel].image);
+        free(b->part[i].build->why[b->part[i].kernel]);
     }
-    pool_run(pool, one_part, part, (int64_t)vec_len(part), 1);
 }

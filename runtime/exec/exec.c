@@ -306,6 +306,7 @@ Exec *exec_open_on(const Device *device, const Plan *p, Comm *comm)
     if (!exec_apart(x))
         need_room(x);
     need_host_room(x);
+    start_phase("memory");
     for (int64_t i = 0; i < comm->n; i++)
         open_arena(x, &x->rank[i]);
     device->load(x->on);
@@ -314,6 +315,7 @@ Exec *exec_open_on(const Device *device, const Plan *p, Comm *comm)
         bind_rank(x, &x->rank[i]);
     device->bound(x->on);
     x->poison = poison_asked() && !exec_apart(x);
+    start_phase("memory");
     if (exec_apart(x))
         staged_open(x);
     return x;

@@ -428,7 +428,8 @@ static void fill_micros(Exec *exec, StagedProgram *program, uint8_t *in,
     }
 }
 
-/* For a run behind none; of one behind another the device knows. */
+/* For a run behind none that may overflow; of one behind such a run the device
+ * knows. */
 static void set_hold(Exec *exec)
 {
     Staged *staged = exec->staged;
@@ -505,7 +506,7 @@ static void launch(Exec *exec, StagedProgram *program, int slot,
     exec->dev->enter(exec->on,
                      before ? before->prog->kind : program->prog->kind,
                      before ? before->at[old] : exec->at, exec->at);
-    if (!before)
+    if (!before || !program_trains(before->prog->kind))
         set_hold(exec);
     go(exec, program, slot);
     exec->dev->leave(exec->on);

@@ -210,6 +210,7 @@ static Trial try(const char *core)
 
     if (pipe(fd))
         return t;
+    dl_settle();
     pid_t pid = fork();
     if (!pid) {
         if (core)

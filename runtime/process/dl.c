@@ -2,6 +2,7 @@
  * a machine without GPUs, without MPI, and says what it found. syms.def is the
  * only list of their functions. */
 #include <dlfcn.h>
+#include <pthread.h>
 
 #include "process.h"
 
@@ -28,8 +29,9 @@ static const struct { Lib lib; const char *name; size_t at; int must; } syms[] =
 /* clang-format on */
 
 static struct {
-    int tried, ok;
+    int tried, ok, begun; /* begun: by thread */
     const char *why;
+    pthread_t thread;
 } lib[NLIB];
 
 /* Null and *why: that no file is there, or what is wrong with the last that
@@ -60,8 +62,44 @@ static const char *bind(Lib l, void *h)
     return NULL;
 }
 
+/* A library that is there stays; messages are dl_open's. */
+static void *map(void *files)
+{
+    char name[64];
+
+    for (const char *s = files; *s; s += strspn(s, " ")) {
+        size_t n = strcspn(s, " ");
+        snprintf(name, sizeof name, "%.*s", (int)n, s);
+        if (dlopen(name, RTLD_NOW | RTLD_GLOBAL))
+            break;
+        s += n;
+    }
+    return NULL;
+}
+
+void dl_begin(Lib l)
+{
+    if (!lib[l].tried && !lib[l].begun)
+        lib[l].begun = !pthread_create(&lib[l].thread, NULL, map,
+                                       (void *)(uintptr_t)libinfo[l].files);
+}
+
+static void settle(Lib l)
+{
+    if (lib[l].begun)
+        pthread_join(lib[l].thread, NULL);
+    lib[l].begun = 0;
+}
+
+void dl_settle(void)
+{
+    for (int l = 0; l < NLIB; l++)
+        settle((Lib)l);
+}
+
 int dl_open(Lib l)
 {
+    settle(l);
     if (lib[l].tried)
         return lib[l].ok;
     if (l == LIBblas)

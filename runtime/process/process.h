@@ -44,6 +44,11 @@ typedef struct Dl { /* null where the library was not found */
 extern Dl dl;
 /* 1: found, its symbols are in dl. 0: dl_why() says why not. */
 int dl_open(Lib l);
+/* A thread maps it, for a later dl_open: of cuBLASLt 13.0 95 MB are relocated,
+ * which takes 70 ms, 1 s where the disk is read. Its constructors look up the
+ * driver's functions and call none, so they wait for no lock of the driver. */
+void dl_begin(Lib l);
+void dl_settle(void); /* before a fork whose process opens libraries */
 const char *dl_why(Lib l);
 const char *dl_what(Lib l); /* "GPU driver" */
 const char *dl_name(Lib l);
@@ -112,6 +117,16 @@ void pool_run(Pool *pool, Work *f, void *ctx, int64_t n, int64_t grain);
 void pool_copy(Pool *pool, void *to, const void *from, int64_t bytes);
 /* Bytes/s of memory that its threads read and write in place, measured. */
 double pool_moves(Pool *pool);
+
+/* ---- workers.c: processes ------------------------------------------------ */
+
+enum { MAXWORKERS = 32 };
+typedef struct Workers Workers;
+typedef void WorkerCall(void *ctx, int64_t i);
+/* n processes at most make call(ctx, i) of each i < calls, in this order. Not
+ * behind MPI_Init, which no fork survives. Null: there is no memory. */
+Workers *workers_start(int n, WorkerCall *call, void *ctx, int64_t calls);
+void workers_join(Workers *workers); /* waits for them; null */
 
 /* ---- launch.c: who this process is among ranks --------------------------- */
 

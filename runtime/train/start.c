@@ -157,8 +157,12 @@ void start_values(Train *train, int resume)
                  train->dir);
         resume = 0;
     }
-    if (role_prog(&train->plan->role[0], PGinit) >= 0)
+    if (role_prog(&train->plan->role[0], PGinit) >= 0) {
+        /* The first step is launched while it runs. */
+        train->x->late = train->late && !resume && !from;
         exec_run(train->x, PGinit, NULL, NULL);
+        train->x->late = 0;
+    }
     start_phase("from the GPU");
     if (resume || from)
         exec_pull(train->x);

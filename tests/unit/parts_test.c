@@ -1,7 +1,7 @@
 /* parts_test: the runtime's parts against plain loops. Threads cover every
- * range once; products equal naive ones and do not depend on threads;
- * collectives put every element where instructions.def says; pieces, data order
- * and files. */
+ * range once, processes every call; products equal naive ones and do not depend
+ * on threads; collectives put every element where instructions.def says;
+ * pieces, data order and files. */
 #include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
@@ -61,6 +61,36 @@ static void test_pool_covers_once(void **state)
         }
         pool_close(p);
     }
+}
+
+/* ---- processes ----------------------------------------------------------- */
+
+enum { CALLS = 200, DIES = 60 };
+
+static void mark(void *ctx, int64_t i)
+{
+    atomic_int *n = ctx;
+
+    n[i]++;
+    if (i == DIES)
+        _exit(1);
+}
+
+/* Each call is made once, and those behind one whose process dies too. */
+static void test_workers_cover_once(void **state)
+{
+    size_t bytes = CALLS * sizeof(atomic_int);
+    atomic_int *n = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    (void)state;
+    assert_true(n != MAP_FAILED);
+    for (int processes = 2; processes <= 5; processes++) {
+        workers_join(workers_start(processes, mark, n, CALLS));
+        for (int i = 0; i < CALLS; i++)
+            assert_int_equal(atomic_exchange(&n[i], 0), 1);
+    }
+    munmap(n, bytes);
 }
 
 /* ---- products ------------------------------------------------------------ */
@@ -655,6 +685,7 @@ int main(void)
     /* clang-format off */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pool_covers_once),
+        cmocka_unit_test(test_workers_cover_once),
         cmocka_unit_test(test_gemm),
         cmocka_unit_test(test_gemm_ignores_threads),
         cmocka_unit_test(test_grouped),

@@ -1,0 +1,76 @@
+/* workers.c: processes that take calls from one list, for work that a library
+ * does under a lock of its process. They share what memory had when they were
+ * started, and leave what they make in files; a call whose process dies is not
+ * made again. */
+#include <limits.h>
+#include <malloc.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include "process.h"
+
+enum { MOSTSECONDS = 300 }; /* of a call: a process that hangs ends */
+enum { LARGE = 32 << 20, MORE = 64 << 20 }; /* bytes; LARGE: the limit */
+
+struct Workers {
+    _Atomic int64_t next; /* call */
+    int n;
+    pid_t pid[MAXWORKERS];
+};
+
+/* What is freed stays: else NVRTC takes 200,000 pages of the system, 6 % of its
+ * time. */
+static void keep_memory(void)
+{
+    mallopt(M_MMAP_THRESHOLD, LARGE);
+    mallopt(M_TRIM_THRESHOLD, INT_MAX);
+    mallopt(M_TOP_PAD, MORE);
+}
+
+static _Noreturn void work(Workers *workers, WorkerCall *call, void *ctx,
+                           int64_t calls, pid_t parent)
+{
+    static const int own[] = { SIGINT, SIGTERM, SIGHUP };
+    int64_t i;
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    keep_memory();
+    for (int k = 0; k < countof(own); k++)
+        signal(own[k], SIG_DFL);
+    while (getppid() == parent &&
+           (i = atomic_fetch_add(&workers->next, 1)) < calls) {
+        alarm(MOSTSECONDS);
+        call(ctx, i);
+    }
+    _exit(0);
+}
+
+Workers *workers_start(int n, WorkerCall *call, void *ctx, int64_t calls)
+{
+    pid_t parent = getpid();
+    Workers *workers = mmap(NULL, sizeof *workers, PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    if (workers == MAP_FAILED)
+        return NULL;
+    dl_settle();
+    for (int i = 0; i < n && i < MAXWORKERS; i++) {
+        pid_t pid = fork();
+        if (!pid)
+            work(workers, call, ctx, calls, parent);
+        if (pid > 0)
+            workers->pid[workers->n++] = pid;
+    }
+    return workers;
+}
+
+void workers_join(Workers *workers)
+{
+    if (!workers)
+        return;
+    for (int i = 0; i < workers->n; i++)
+        while (waitpid(workers->pid[i], NULL, 0) < 0 && errno == EINTR)
+            ;
+    munmap(workers, sizeof *workers);
+}
