@@ -114,7 +114,7 @@ static int has_loop(const AttnWg *wg, const AttnSlab *slab)
 }
 
 /* How many of the dots' rows there are registers for beside sums and a tile:
- * its scores, in their place the weights' gradients, and the weights in bf16. */
+ * its scores, in their place the weights' gradients, the weights in bf16. */
 static int rows_held(const AttnWg *wg)
 {
     int64_t left = HELD - attn_wg_sums(wg->gpu, wg->job) / 2 - 3 * wg->cols / 4;
