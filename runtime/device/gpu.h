@@ -36,7 +36,8 @@ LtCall *lt_bind(Lt *lt, const GemmArgs *args, void *const *buf);
  * algorithm. */
 void lt_run(Lt *lt, const LtCall *call, double beta, void *stream);
 
-/* What an algorithm depends on: products that share one. */
+/* What an algorithm depends on: products that share one. It has none until
+ * lt_choose, lt_measure or a caller that knows one has set it. */
 typedef struct LtShape {
     const char *key;
     LtCall *call;     /* the first such product */
@@ -45,6 +46,7 @@ typedef struct LtShape {
 } LtShape;
 LtShape **lt_shapes(const Lt *lt); /* vec */
 int lt_accepts(const Lt *lt, const LtShape *shape, const uint64_t *algo);
+void lt_choose(Lt *lt, LtShape *shape); /* what is proposed first */
 /* Run each proposed algorithm, keep the fastest; overwrites what the product
  * writes. */
 void lt_measure(Lt *lt, LtShape *shape, void *stream, void *const event[2]);

@@ -205,5 +205,7 @@ void tune(Gpu *gpu)
         TunedAlgo *c = choice_of(all, s[i]->key);
         if (c)
             memcpy(s[i]->algo, c->algo, sizeof c->algo);
+        else
+            lt_choose(gpu->lt, s[i]);
     }
 }
