@@ -189,9 +189,9 @@ static void put_product(Text *out, int64_t wide, Dtype in, const char *turned)
  * Of e4m3 with scales 128x256, 256x128, 128x128 made 1150, 943, 983 (8 experts
  * of 4096 rows, 7168 x 4096), 1143, 1072, 995 (2048 x 7168), 1027, 915, 920
  * (128 of 1024, 2048 x 768): a warpgroup scales what it has while the other
- * multiplies. One matrix of 8192 x 8192 x 8192: 1201, 1008, 1086 (cuBLASLt 1218).
- * With a slice's rows in registers, which both halves of 256 columns then read
- * from there, 128x256 makes 1136 (1201), 1103 (1190), 1094 (1151), 1003 (1054).
+ * multiplies. One matrix, 8192 x 8192 x 8192: 1201, 1008, 1086 (cuBLASLt 1218).
+ * With a slice's rows in registers, where both halves of 256 columns find them,
+ * 128x256 makes 1136 (1201), 1103 (1190), 1094 (1151), 1003 (1054).
  * Weights by e4m3 in columns: tiles of 128x256 made 877 adding nothing, 740
  * adding (8 experts of 4096 rows, 4096 x 14336) and 632, 550 (128 of 1024,
  * 2048 x 768); 128x128 835, 712 and 632, 563; 128x192 820 and 610; of a step
