@@ -226,8 +226,8 @@ LtShape **lt_shapes(const Lt *lt)
     return lt->shape;
 }
 
-/* The first algorithm of those proposed. Asking for the first proposals takes
- * 0.14 s, so this is done for products that no file knows. */
+/* The first algorithm of those proposed. A process's first proposals take 0.14
+ * s, and so does a first check: asked for where no file knows a product. */
 static int take_first(Lt *lt, LtShape *shape, LtHeuristic *heuristic)
 {
     int n = propose(lt, shape->call, heuristic);
@@ -243,16 +243,6 @@ void lt_choose(Lt *lt, LtShape *shape)
     LtHeuristic f[CANDIDATES];
 
     take_first(lt, shape, f);
-}
-
-int lt_accepts(const Lt *lt, const LtShape *shape, const uint64_t *algo)
-{
-    const LtCall *call = shape->call;
-    LtHeuristic f = { 0 };
-
-    return !dl.cublasLtMatmulAlgoCheck(lt->handle, call->desc, call->A, call->B,
-                                       call->C, call->C, algo, &f) &&
-           f.work <= LTWORK;
 }
 
 /* Milliseconds of one product; < 0: it does not run. */

@@ -44,8 +44,7 @@ typedef struct LtShape {
     uint64_t algo[8]; /* cuBLASLt's own form */
     double ms;        /* as measured; 0: it was not */
 } LtShape;
-LtShape **lt_shapes(const Lt *lt); /* vec */
-int lt_accepts(const Lt *lt, const LtShape *shape, const uint64_t *algo);
+LtShape **lt_shapes(const Lt *lt);      /* vec */
 void lt_choose(Lt *lt, LtShape *shape); /* what is proposed first */
 /* Run each proposed algorithm, keep the fastest; overwrites what the product
  * writes. */

@@ -152,8 +152,7 @@ static void measure(Gpu *gpu, TunedAlgo *algo, Text *out)
     for (int i = 0; i < 2; i++)
         gpu_ok(dl.cuEventCreate(&event[i], 0), "an event");
     for (size_t i = 0; i < vec_len(s); i++) {
-        TunedAlgo *c = choice_of(algo, s[i]->key);
-        if (c && lt_accepts(gpu->lt, s[i], c->algo))
+        if (choice_of(algo, s[i]->key))
             continue;
         double until = warm ? 0 : monotonic() + 1e-3 * WARM;
         do
