@@ -105,6 +105,8 @@ static char *key_of(const Lt *lt, const LtCall *call, const GemmArgs *args)
     return t.s;
 }
 
+/* The first proposals of a process take 0.14 s. Without them, and without a
+ * check of algorithms that files know, the first product takes as long. */
 static int propose(Lt *lt, const LtCall *call, LtHeuristic *heuristic)
 {
     size_t most = LTWORK;
@@ -137,12 +139,16 @@ static int propose(Lt *lt, const LtCall *call, LtHeuristic *heuristic)
 static LtShape *shape_of(Lt *lt, LtCall *call, const GemmArgs *args)
 {
     const char *key = intern(key_of(lt, call, args));
+    LtHeuristic f[CANDIDATES];
 
     for (size_t i = 0; i < vec_len(lt->shape); i++)
         if (lt->shape[i]->key == key)
             return lt->shape[i];
     LtShape *s = alloc(lt->mem, sizeof *s);
     *s = (LtShape){ .key = key, .call = call };
+    if (!propose(lt, call, f))
+        err(NULL, "cuBLASLt has no algorithm for a product of this plan");
+    memcpy(s->algo, f[0].algo, sizeof s->algo);
     vec_push(lt->mem, lt->shape, s);
     return s;
 }
@@ -226,23 +232,14 @@ LtShape **lt_shapes(const Lt *lt)
     return lt->shape;
 }
 
-/* The first algorithm of those proposed. A process's first proposals take 0.14
- * s, and so does a first check: asked for where no file knows a product. */
-static int take_first(Lt *lt, LtShape *shape, LtHeuristic *heuristic)
+int lt_accepts(const Lt *lt, const LtShape *shape, const uint64_t *algo)
 {
-    int n = propose(lt, shape->call, heuristic);
+    const LtCall *call = shape->call;
+    LtHeuristic f = { 0 };
 
-    if (!n)
-        err(NULL, "cuBLASLt has no algorithm for a product of this plan");
-    memcpy(shape->algo, heuristic[0].algo, sizeof shape->algo);
-    return n;
-}
-
-void lt_choose(Lt *lt, LtShape *shape)
-{
-    LtHeuristic f[CANDIDATES];
-
-    take_first(lt, shape, f);
+    return !dl.cublasLtMatmulAlgoCheck(lt->handle, call->desc, call->A, call->B,
+                                       call->C, call->C, algo, &f) &&
+           f.work <= LTWORK;
 }
 
 /* Milliseconds of one product; < 0: it does not run. */
@@ -267,7 +264,7 @@ static float time_of(Lt *lt, const LtCall *lt_call, const uint64_t *algo,
 void lt_measure(Lt *lt, LtShape *shape, void *stream, void *const event[2])
 {
     LtHeuristic f[CANDIDATES];
-    int n = take_first(lt, shape, f);
+    int n = propose(lt, shape->call, f);
     float best = 0;
 
     for (int i = 0; i < n; i++) {

@@ -36,16 +36,15 @@ LtCall *lt_bind(Lt *lt, const GemmArgs *args, void *const *buf);
  * algorithm. */
 void lt_run(Lt *lt, const LtCall *call, double beta, void *stream);
 
-/* What an algorithm depends on: products that share one. It has none until
- * lt_choose, lt_measure or a caller that knows one has set it. */
+/* What an algorithm depends on: products that share one. */
 typedef struct LtShape {
     const char *key;
     LtCall *call;     /* the first such product */
     uint64_t algo[8]; /* cuBLASLt's own form */
     double ms;        /* as measured; 0: it was not */
 } LtShape;
-LtShape **lt_shapes(const Lt *lt);      /* vec */
-void lt_choose(Lt *lt, LtShape *shape); /* what is proposed first */
+LtShape **lt_shapes(const Lt *lt); /* vec */
+int lt_accepts(const Lt *lt, const LtShape *shape, const uint64_t *algo);
 /* Run each proposed algorithm, keep the fastest; overwrites what the product
  * writes. */
 void lt_measure(Lt *lt, LtShape *shape, void *stream, void *const event[2]);

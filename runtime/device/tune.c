@@ -152,7 +152,8 @@ static void measure(Gpu *gpu, TunedAlgo *algo, Text *out)
     for (int i = 0; i < 2; i++)
         gpu_ok(dl.cuEventCreate(&event[i], 0), "an event");
     for (size_t i = 0; i < vec_len(s); i++) {
-        if (choice_of(algo, s[i]->key))
+        TunedAlgo *c = choice_of(algo, s[i]->key);
+        if (c && lt_accepts(gpu->lt, s[i], c->algo))
             continue;
         double until = warm ? 0 : monotonic() + 1e-3 * WARM;
         do
@@ -204,7 +205,5 @@ void tune(Gpu *gpu)
         TunedAlgo *c = choice_of(all, s[i]->key);
         if (c)
             memcpy(s[i]->algo, c->algo, sizeof c->algo);
-        else
-            lt_choose(gpu->lt, s[i]);
     }
 }

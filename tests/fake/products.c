@@ -208,6 +208,20 @@ int cublasLtMatmulAlgoGetHeuristic(void *lt, const Desc *d, const Layout *A,
     return e ? e : *found ? 0 : NOTSUPPORTED;
 }
 
+int cublasLtMatmulAlgoCheck(void *lt, const Desc *d, const Layout *A,
+                            const Layout *B, const Layout *C, const Layout *D,
+                            const Algo *a, Found *result)
+{
+    Sizes s;
+
+    (void)lt;
+    if (fits(d, A, B, C, D, &s) || !a->id || a->id > ALGOS ||
+        a->types != types_of(d, A, C))
+        return NOTSUPPORTED;
+    *result = (Found){ .algo = *a, .work = work_of(a->id) };
+    return 0;
+}
+
 /* ---- one product --------------------------------------------------------- */
 
 typedef struct Product {

@@ -173,15 +173,6 @@ static void launch(GpuRun *x, const Group *k, Args *a, const int64_t *iv)
                k->instr.kernel);
 }
 
-static void product(GpuRun *x, const GemmArgs *args, void *const *abc)
-{
-    const LtCall *call = lt_bind(x->lt, args, abc);
-    LtShape **shape = lt_shapes(x->lt);
-
-    lt_choose(x->lt, shape[vec_len(shape) - 1]);
-    lt_run(x->lt, call, args->beta, x->stream);
-}
-
 void gpurun_step(void *ctx, const Group *k, void *const *buf,
                  const size_t *bytes, const int64_t *iv)
 {
@@ -193,7 +184,10 @@ void gpurun_step(void *ctx, const Group *k, void *const *buf,
         abc[i] = (void *)(uintptr_t)a.dev[i];
     switch (k->instr.kind) {
     case Ikernel: launch(x, k, &a, iv); break;
-    case Igemm: product(x, &k->instr.gemm, abc); break;
+    case Igemm:
+        lt_run(x->lt, lt_bind(x->lt, &k->instr.gemm, abc), k->instr.gemm.beta,
+               x->stream);
+        break;
     default: die("gpurun: no instruction %s", instr_info(k->instr.kind)->name);
     }
     gpu_ok(dl.cuStreamSynchronize(x->stream),
