@@ -1,7 +1,7 @@
 /* limits.c: what a process makes sure of before anything else: that descriptors
  * 0, 1 and 2 are taken, so that no file of a run becomes one of them; that a
- * write beyond the limit of file sizes is an error of that write; that there is
- * room on the stack. */
+ * write beyond the limit of file sizes is an error of that write; that the ends
+ * of processes it starts are told; that there is room on the stack. */
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -56,5 +56,6 @@ void process_start(const char *commit)
     program_commit = commit;
     take_descriptors();
     signal(SIGXFSZ, SIG_IGN);
+    signal(SIGCHLD, SIG_DFL); /* whoever started this may ignore it */
     take_stack();
 }

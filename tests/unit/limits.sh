@@ -1,5 +1,5 @@
 #!/bin/sh
-# limits: little memory, a small stack, a limit of file sizes, closed descriptors, no home:
+# limits: little memory, a small stack, a limit of file sizes, closed descriptors, no home, SIGCHLD ignored:
 # one clear line and its exit status, or a run that goes on; never a signal, never
 # a loop without end, and no file that another's text goes into.
 cd "$(dirname "$0")/../.." || exit 2
@@ -101,6 +101,9 @@ for home in "HOME=/dev/null XDG_CACHE_HOME=" "XDG_CACHE_HOME=/proc/none"; do
         grep -q "^step *4/4" said
     result "$home: a warning says where kernels are" $?
 done
+# Whoever starts it wants to know of no process's end; compilers are processes, too.
+(trap '' CHLD && XDG_CACHE_HOME=$dir/cache $run name=deaf) >said 2>&1
+result "SIGCHLD is ignored" $?
 # A pipe that nobody reads any more.
 ($run name=pipe train.steps=40; echo $? >status) 2>said | head -n 1 >first
 [ "$(cat status)" = 0 ] && [ "$(grep -c '"loss"' pipe/metrics.jsonl)" = 40 ]
