@@ -28,6 +28,15 @@ static void keep_memory(void)
     mallopt(M_TOP_PAD, MORE);
 }
 
+/* What the parent catches ends a worker; what it ignores does not. */
+static void end_by(int sig)
+{
+    struct sigaction s;
+
+    if (!sigaction(sig, NULL, &s) && s.sa_handler != SIG_IGN)
+        signal(sig, SIG_DFL);
+}
+
 static _Noreturn void work(Workers *workers, WorkerCall *call, void *ctx,
                            int64_t calls, pid_t parent)
 {
@@ -37,7 +46,8 @@ static _Noreturn void work(Workers *workers, WorkerCall *call, void *ctx,
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     keep_memory();
     for (int k = 0; k < countof(own); k++)
-        signal(own[k], SIG_DFL);
+        end_by(own[k]);
+    signal(SIGALRM, SIG_DFL);
     while (getppid() == parent &&
            (i = atomic_fetch_add(&workers->next, 1)) < calls) {
         alarm(MOSTSECONDS);
