@@ -155,6 +155,8 @@ static void work(void *ctx, int64_t i)
         return;
     compile(builds, part);
     keep(part);
+    if (part->build->out[part->kernel].image && !cached(part))
+        _exit(1); /* the folder is full: more would be lost, too */
 }
 
 /* A plan has its kernels, and may have pages that a device reads: with older
