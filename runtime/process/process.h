@@ -123,8 +123,9 @@ double pool_moves(Pool *pool);
 enum { MAXWORKERS = 32 };
 typedef struct Workers Workers;
 typedef void WorkerCall(void *ctx, int64_t i);
-/* n processes at most make call(ctx, i) of each i < calls, in this order. Not
- * behind MPI_Init, which no fork survives. Null: there is no memory. */
+/* n processes at most make call(ctx, i) of each i < calls, in this order; exit
+ * ends them. Once at a time, and not behind MPI_Init, which no fork survives.
+ * Null: there is no memory. */
 Workers *workers_start(int n, WorkerCall *call, void *ctx, int64_t calls);
 void workers_join(Workers *workers); /* waits for them; null */
 

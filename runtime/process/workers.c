@@ -15,9 +15,11 @@ enum { LARGE = 32 << 20, MORE = 64 << 20 }; /* bytes; LARGE: the limit */
 
 struct Workers {
     _Atomic int64_t next; /* call */
-    int n;
-    pid_t pid[MAXWORKERS];
 };
+
+static struct {
+    pid_t parent, pid[MAXWORKERS]; /* 0: it was waited for */
+} started;
 
 /* What is freed stays: else NVRTC takes 200,000 pages of the system, 6 % of its
  * time. */
@@ -56,6 +58,27 @@ static _Noreturn void work(Workers *workers, WorkerCall *call, void *ctx,
     _exit(0);
 }
 
+static void wait_for_all(void)
+{
+    for (int i = 0; i < MAXWORKERS; i++) {
+        while (started.pid[i] && waitpid(started.pid[i], NULL, 0) < 0 &&
+               errno == EINTR)
+            ;
+        started.pid[i] = 0;
+    }
+}
+
+/* At exit: they hold this process's files, its pipes and locks. */
+static void end_all(void)
+{
+    if (started.parent != getpid())
+        return;
+    for (int i = 0; i < MAXWORKERS; i++)
+        if (started.pid[i])
+            kill(started.pid[i], SIGKILL);
+    wait_for_all();
+}
+
 Workers *workers_start(int n, WorkerCall *call, void *ctx, int64_t calls)
 {
     pid_t parent = getpid();
@@ -65,12 +88,14 @@ Workers *workers_start(int n, WorkerCall *call, void *ctx, int64_t calls)
     if (workers == MAP_FAILED)
         return NULL;
     dl_settle();
+    if (!started.parent)
+        atexit(end_all);
+    started.parent = parent;
     for (int i = 0; i < n && i < MAXWORKERS; i++) {
         pid_t pid = fork();
         if (!pid)
             work(workers, call, ctx, calls, parent);
-        if (pid > 0)
-            workers->pid[workers->n++] = pid;
+        started.pid[i] = pid > 0 ? pid : 0;
     }
     return workers;
 }
@@ -79,8 +104,6 @@ void workers_join(Workers *workers)
 {
     if (!workers)
         return;
-    for (int i = 0; i < workers->n; i++)
-        while (waitpid(workers->pid[i], NULL, 0) < 0 && errno == EINTR)
-            ;
+    wait_for_all();
     munmap(workers, sizeof *workers);
 }

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -91,6 +92,32 @@ static void test_workers_cover_once(void **state)
             assert_int_equal(atomic_exchange(&n[i], 0), 1);
     }
     munmap(n, bytes);
+}
+
+static void hang(void *ctx, int64_t i)
+{
+    (void)ctx, (void)i;
+    pause();
+}
+
+/* A process that exits leaves none: this one would become their parent. */
+static void test_workers_end_at_exit(void **state)
+{
+    int status;
+
+    (void)state;
+    assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    fflush(NULL);
+    pid_t pid = fork();
+    if (!pid) {
+        workers_start(2, hang, NULL, 2);
+        exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    assert_int_equal(errno, ECHILD);
+    prctl(PR_SET_CHILD_SUBREAPER, 0);
 }
 
 /* ---- products ------------------------------------------------------------ */
@@ -686,6 +713,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pool_covers_once),
         cmocka_unit_test(test_workers_cover_once),
+        cmocka_unit_test(test_workers_end_at_exit),
         cmocka_unit_test(test_gemm),
         cmocka_unit_test(test_gemm_ignores_threads),
         cmocka_unit_test(test_grouped),
