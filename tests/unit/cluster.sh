@@ -92,6 +92,10 @@ result "a calibration of another chip is refused" $?
 "$PLEAT" bench --calibrate x.machine tiny.lua >said 2>&1
 [ $? = 2 ] && grep -q "takes no model: 'tiny.lua'" said
 result "a calibration takes no model" $?
+cp tiny.lua kept.lua
+"$PLEAT" bench --calibrate kept.lua target=host >said 2>&1
+[ $? = 1 ] && grep -q "kept.lua is there and no calibration wrote it" said && cmp tiny.lua kept.lua
+result "a calibration replaces no other file" $?
 
 refuse "'h1000' is neither .*did you mean 'h100'" cluster=h1000x64
 refuse "the cluster has 64 ranks (world=64, or cluster=h100x32)" cluster=h100x64 world=32
