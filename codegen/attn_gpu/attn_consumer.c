@@ -404,6 +404,7 @@ void attn_wg_open(AttnGpu *gpu)
         put_line(&attn->out, 1, "float *lse_to = %s;",
                  attn_base(attn, gpu->lse));
     put_line(&attn->out, 1, "zero(o%d);", attn->values);
+    put_line(&attn->out, 1, "hold(p);"); /* else width 256 is serialized */
 }
 
 void attn_wg_close(AttnGpu *gpu)

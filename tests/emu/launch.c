@@ -43,7 +43,7 @@ static void *place_of(Slot *s)
 
 static void *dynamic_place(void)
 {
-    return machine.now->b->shared + DYNAMIC;
+    return machine.now->b->shared + machine.begin;
 }
 
 static size_t to_shared(const void *p)
@@ -51,7 +51,7 @@ static size_t to_shared(const void *p)
     const StepValues *b = machine.now->b;
     size_t at = (size_t)((const uint8_t *)p - b->shared);
 
-    if (at > DYNAMIC + machine.dynamic)
+    if (at > machine.begin + machine.dynamic)
         fail(EFAILED, "%p is not in the block's shared memory", p);
     return at;
 }
@@ -71,6 +71,14 @@ static size_t dynamic_room(void)
     return (machine.dynamic + 127u) / 128 * 128;
 }
 
+/* At no multiple of 1024; all that is allowed is within the window. */
+static unsigned dynamic_begin(void)
+{
+    unsigned at = (WINDOW - 128 - (unsigned)dynamic_room()) / 1024 * 1024 + 128;
+
+    return at < DYNAMIC ? at : DYNAMIC;
+}
+
 /* Shared memory ends at a page that is not there. */
 static uint8_t *take_shared(unsigned rank)
 {
@@ -85,7 +93,7 @@ static uint8_t *take_shared(unsigned rank)
         room[rank] = p;
         mprotect(room[rank] + bytes, PAGE, PROT_NONE);
     }
-    return room[rank] + bytes - DYNAMIC - dynamic_room();
+    return room[rank] + bytes - machine.begin - dynamic_room();
 }
 
 static void start_warps(StepValues *b)
@@ -124,7 +132,7 @@ static int start_block(StepValues *b, Place at, unsigned rank, Thread *thread)
     if (!b->shared)
         return 0;
     memset(b->shared + RESERVED, 0xff, machine.placed);
-    memset(b->shared + DYNAMIC, 0xff, dynamic_room());
+    memset(b->shared + machine.begin, 0xff, dynamic_room());
     start_warps(b);
     b->registers = REGISTERS - b->nthread * b->thread->registers;
     proxy_start(b);
@@ -254,6 +262,7 @@ static void prepare(EmuKernel *k, const unsigned grid[3],
     machine.k = k;
     machine.params = params;
     machine.dynamic = shared;
+    machine.begin = dynamic_begin();
     machine.launch = ++launches;
     machine.placed = 0;
     machine.error = 0;

@@ -192,9 +192,9 @@ enum {
     MAXALL = MAXTHREAD * MAXCLUSTER,
     RESERVED = 1024,   /* bytes of the shared window before a block's own */
     STATIC = 48 << 10, /* most of variables of a fixed size */
-    DYNAMIC = RESERVED + STATIC + 128, /* where the launch's bytes begin */
+    DYNAMIC = RESERVED + STATIC + 128, /* the last place of a launch's */
     MOSTSHARED = 227 << 10,
-    WINDOW = DYNAMIC + MOSTSHARED,
+    WINDOW = 256 << 10, /* addresses of a matrix descriptor */
     NBAR = 16
 };
 
@@ -253,6 +253,7 @@ typedef struct Machine {
     EmuKernel *k;
     unsigned grid[3], dims[3], dynamic;
     void *const *params;
+    unsigned begin;          /* where the launch's bytes begin */
     unsigned launch, placed; /* number of the launch; bytes of its slots */
     unsigned order;
     uint64_t random;

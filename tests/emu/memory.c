@@ -10,8 +10,8 @@
 static int is_placed(const StepValues *b, uint32_t at, size_t n)
 {
     (void)b;
-    if (at >= DYNAMIC)
-        return at - DYNAMIC + n <= machine.dynamic;
+    if (at >= machine.begin)
+        return at - machine.begin + n <= machine.dynamic;
     return at >= RESERVED && at - RESERVED + n <= machine.placed;
 }
 
@@ -51,7 +51,7 @@ static int in_window(const void *p, uint32_t *at)
     size_t in = (size_t)((const uint8_t *)p - b->shared);
 
     *at = (uint32_t)in;
-    return in < DYNAMIC + machine.dynamic;
+    return in < machine.begin + machine.dynamic;
 }
 
 uint8_t *address(SlotGroup *f, const Insn *i, const Operand *o, Space s,
