@@ -11,7 +11,7 @@
  * so a tile serves as it lies for both products: its rows are what the first
  * contracts along, and the second contracts over. P and S never leave
  * registers: what an accumulator holds is the left operand of the next
- * product. */
+ * product. Nor do K's rows, once there, where the job of keys stores S. */
 #include "attn_gpu.h"
 
 enum { ROOM = 224 << 10, DEEPEST = 4 };

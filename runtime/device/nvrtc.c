@@ -27,8 +27,9 @@ typedef struct Build { /* of a plan */
 typedef struct BuildPart { /* a kernel of one of them */
     Build *build;
     int kernel;
-    size_t length;    /* of its text */
-    const char *path; /* in the cache */
+    size_t length;      /* of its text */
+    XXH128_hash_t hash; /* of all that its cubin depends on */
+    const char *path;   /* in the cache */
 } BuildPart;
 
 struct Builds {
@@ -47,7 +48,7 @@ struct Builds {
 
 /* ---- files --------------------------------------------------------------- */
 
-static const char *path_of(const Builds *builds, const Plan *p, int i)
+static XXH128_hash_t hash_of(const Builds *builds, const Plan *p, int i)
 {
     XXH3_state_t *x_x_h3_state_t = XXH3_createState();
     const char *part[] = { p->prelude, p->kernel[i].text, builds->version };
@@ -60,8 +61,7 @@ static const char *path_of(const Builds *builds, const Plan *p, int i)
                             strlen(builds->flag[k]) + 1);
     XXH128_hash_t h = XXH3_128bits_digest(x_x_h3_state_t);
     XXH3_freeState(x_x_h3_state_t);
-    return strf(builds->mem, "%s/%016lx%016lx.cubin", builds->dir, h.high64,
-                h.low64);
+    return h;
 }
 
 static int load(const char *path, Cubin *cubin)
@@ -132,7 +132,7 @@ static int longest_first(const void *a, const void *b)
 
     if (x->length != y->length)
         return x->length < y->length ? 1 : -1;
-    return strcmp(x->path, y->path);
+    return XXH128_cmp(&x->hash, &y->hash);
 }
 
 static int cached(const BuildPart *part)
@@ -143,7 +143,7 @@ static int cached(const BuildPart *part)
 /* What several plans have lies side by side. */
 static int seen(const Builds *builds, int64_t i)
 {
-    return i && !strcmp(builds->part[i - 1].path, builds->part[i].path);
+    return i && XXH128_isEqual(builds->part[i - 1].hash, builds->part[i].hash);
 }
 
 static void work(void *ctx, int64_t i)
@@ -235,10 +235,12 @@ static void add_plan(Builds *builds, const Plan *p)
                       .why = alloc(builds->mem, n * sizeof *build->why),
                       .left = kernels_of_host(builds->mem, p) };
     for (int i = 0; i < p->nkernel; i++) {
-        BuildPart part = { build, i, strlen(p->kernel[i].text), NULL };
         if (build->left[i])
             continue;
-        part.path = path_of(builds, p, i);
+        BuildPart part = { build, i, strlen(p->kernel[i].text),
+                           hash_of(builds, p, i), NULL };
+        part.path = strf(builds->mem, "%s/%016lx%016lx.cubin", builds->dir,
+                         part.hash.high64, part.hash.low64);
         vec_push(builds->mem, builds->part, part);
     }
 }

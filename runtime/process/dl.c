@@ -62,7 +62,8 @@ static const char *bind(Lib l, void *h)
     return NULL;
 }
 
-/* A library that is there stays; messages are dl_open's. */
+/* A library that is there stays; messages are dl_open's. A thread runs it, so
+ * without next_word, which interns. */
 static void *map(void *files)
 {
     char name[64];
