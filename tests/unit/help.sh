@@ -68,6 +68,22 @@ is "they have commands" 0 grep -q export guide
 sed -n '/^```lua/,/^```$/p' "$top/models/guides.md" | grep -v '^```' >torch.lua
 is "from PyTorch: a model" 0 pleat run torch.lua target=host data.train=book.txt axes.vocab=256 train.steps=1 train.batch=2
 
+# The README, in the order in which its commands stand.
+mkdir -p build && ln -sf "$PLEAT" build/pleat && ln -sfn olmoe OLMoE-1B-7B-0924
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+grep -E '^    (build/pleat|mpirun) ' "$top/README.md" >readme
+while read -r line; do
+    case $line in
+    *" search "*) line="${line%%#*} --seconds 1" ;;
+    mpirun*) command -v mpirun >/dev/null || continue
+        line="mpirun --oversubscribe${line#mpirun}" ;;
+    *imported.lua\ from=*) line="$line train.batch=2 axes.seq=32 target=host" ;;
+    esac
+    is "README: $line" 0 sh -c "$line"
+    case $line in *" new "*) cp my.lua moe.lua ;; esac      # the small one
+done <readme
+is "the README has commands" 0 grep -q "pleat export" readme
+
 # Questions: each command gets the message above it.
 cp "$top/tests/data/files/texts.arrow" table.arrow
 echo "PAR1 and so on" >table.parquet
