@@ -79,6 +79,7 @@ void put(Text *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void putn(Text *out, const char *s, size_t n);
 int ends_with(const char *s, const char *end);
 int word_index(const char *s, const char *const *word, int n); /* -1: none */
+int64_t utf8_bad(const char *s, size_t n); /* first bad byte; -1: none */
 
 /* ---- version.c: this program, and the formats it knows ------------------- */
 
@@ -91,9 +92,8 @@ typedef struct FormatInfo { /* a row of formats.def */
 } FormatInfo;
 extern const FormatInfo formattab[];
 extern const int nformat;
-extern const char program_version[]; /* "0.3" */
-extern const char *program_commit;   /* set by main; "": not built from git */
-int format_now(Format f);            /* what is written */
+extern const char program_version[], *program_commit; /* "0.3"; or "" */
+int format_now(Format f); /* the one that is written */
 const char *format_name(Format f);
 /* Null, or "is of run format 3; ...": no format that is read. */
 const char *format_wrong(Arena *a, Format f, int64_t number);

@@ -231,3 +231,41 @@ char *gib_text(Arena *a, int64_t bytes, int64_t other)
             return s;
     }
 }
+
+/* ---- UTF-8 --------------------------------------------------------------- */
+
+/* Bytes of the character at s, 0 when there is none; n > 0. */
+static size_t valid_char(const uint8_t *s, size_t n)
+{
+    size_t len = s[0] < 0x80   ? 1
+                 : s[0] < 0xc2 ? 0
+                 : s[0] < 0xe0 ? 2
+                 : s[0] < 0xf0 ? 3
+                 : s[0] < 0xf5 ? 4
+                               : 0;
+
+    if (len > n)
+        return 0;
+    for (size_t i = 1; i < len; i++)
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
+        (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
+        return 0;
+    return len;
+}
+
+int64_t utf8_bad(const char *s, size_t n)
+{
+    for (size_t i = 0, len; i < n; i += len) {
+        uint64_t eight;
+        len = 8;
+        if (n - i >= 8 &&
+            (memcpy(&eight, s + i, 8), !(eight & 0x8080808080808080ull)))
+            continue;
+        len = valid_char((const uint8_t *)s + i, n - i);
+        if (!len)
+            return (int64_t)i;
+    }
+    return -1;
+}

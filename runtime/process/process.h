@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "../../ir/plan.h"
+#include "json.h"
 
 /* ---- dl.c: libraries found at run time, one table: syms.def -------------- */
 

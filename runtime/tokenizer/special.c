@@ -1,32 +1,32 @@
-/* special.c: which tokens stand for the beginning and the end of a text, and
- * for padding: what tokenizer_config.json beside a tokenizer.json says. */
+/* special.c: the tokens of the beginning and the end of a text and of padding,
+ * as tokenizer_config.json beside a tokenizer.json names them. */
 #include "tokenizer.h"
 
-/* Its text; null: the file does not say. */
-static const char *said(const Tokenizer *tokenizer, const char *key,
-                        const Loc *loc)
+/* The text of a token: a string, or the "content" of an object. Null: the file
+ * does not name it. */
+static const char *named(const Tokenizer *tokenizer, const char *key,
+                         const Loc *loc)
 {
-    json_error_t e;
     const char *slash = strrchr(tokenizer->path, '/');
-    char *path =
+    const char *path =
         strf(forever, "%.*stokenizer_config.json",
              slash ? (int)(slash - tokenizer->path + 1) : 0, tokenizer->path);
-    json_t *config = json_load_file(path, 0, &e);
-    if (!config && !access(path, F_OK))
-        err(loc, "%s: %s (data.eod=TOKEN does without it)", path, e.text);
-    const json_t *v = json_object_get(config, key);
-    const char *s = json_string_value(
-        json_is_object(v) ? json_object_get(v, "content") : v);
+    JsonError e;
+    JsonValue config;
 
-    s = s ? intern(s) : NULL;
-    json_decref(config);
-    return s;
+    if (jv_load(forever, path, &config, &e))
+        err(loc, "%s:%ld: %s (data.eod=TOKEN does without it)", path, e.line,
+            e.why);
+    JsonValue v = jv_get(config, key);
+    if (jv_kind(v) == JSONobject)
+        v = jv_get(v, "content");
+    return jv_text(forever, v, NULL);
 }
 
 int32_t tokenizer_special(const Tokenizer *tokenizer, const char *key,
                           const Loc *loc)
 {
-    const char *s = tokenizer->bytes ? NULL : said(tokenizer, key, loc);
+    const char *s = tokenizer->bytes ? NULL : named(tokenizer, key, loc);
 
     return s ? tokenizer_id(tokenizer, s) : -1;
 }

@@ -130,7 +130,6 @@ const char *encode(Encoder *encoder, const char *s, size_t n, int flags);
 /* Their text; a part of a character is left as it is. */
 void decode(const Tokenizer *tokenizer, const int32_t *id, int64_t n,
             Text *out);
-int64_t utf8_bad(const char *s, size_t n); /* first bad byte; -1: none */
 
 /* bpe.c pretokenizer.c normalizer.c added_tokens.c encode.c, for each other */
 void *enlarge(void *p, size_t bytes); /* realloc, or err() */

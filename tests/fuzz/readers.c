@@ -461,6 +461,32 @@ static const char *read_eos(Arena *a, const char *path)
     return NULL;
 }
 
+/* All values of a JSON text, to a depth. */
+static void walk_json(Arena *a, JsonValue in, int depth)
+{
+    JsonValue key, v;
+    int64_t x = 0;
+    char *s = jv_text(a, in, NULL);
+
+    sink += (s ? (double)strlen(s) : 0) + jv_real(in) + jv_int(in, &x);
+    for (size_t at = 0; depth && jv_next(in, &at, &key, &v);) {
+        walk_json(a, key, 0);
+        walk_json(a, v, depth - 1);
+        sink += jv_same(a, key, v) + (double)x;
+    }
+}
+
+static const char *read_json(Arena *a, const char *path)
+{
+    JsonValue v;
+    JsonError e;
+
+    if (jv_load(a, path, &v, &e))
+        return strf(a, "line %ld, column %ld: %s", e.line, e.column, e.why);
+    walk_json(a, v, 6);
+    return NULL;
+}
+
 static const char *const kinds[] = { "gpt2",     "llama3",  "qwen2",
                                      "deepseek", "mixtral", "metaspace",
                                      "flags" };
@@ -522,6 +548,7 @@ const FuzzReader fuzz_readers[] = {
     {"config1", "config.lua", "tests/fuzz/seeds/config1.lua", .read = read_config, .cost = 1},
     {"graph", "x.ir", "tests/ir/*.ir", .read = read_graph, .cost = 2},
     {"schedule", "x.csv", "tests/fuzz/seeds/*.csv", .read = read_schedule, .cost = 1},
+    {"json", "x.json", "tests/fuzz/seeds/*.json tests/data/tokenizer/small.json", .read = read_json, .cost = 1},
     {"tokenizer", "tokenizer.json", "tests/data/tokenizer/*.json", .read = read_tokenizer, .cost = 20},
     {"eos", "tokenizer_config.json", "tests/fuzz/seeds/tokenizer_config*.json", .beside = beside_eos, .read = read_eos, .cost = 1},
     {"text", "x.txt", "tests/fuzz/seeds/*.txt tests/data/tokenizer/newer.txt", .beside = beside_text, .read = read_text, .cost = 5},
