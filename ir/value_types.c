@@ -23,6 +23,8 @@ typedef struct Typer {
     int n;        /* by number */
     char *held;   /* by buffer: an instruction before made a value in it */
     int **filled; /* by buffer, of stacks: vec of maps by which they are */
+    int *walked;  /* by number: the last walk (is_behind) that went there */
+    int walks;
 } Typer;
 
 /* What an instruction reads: how it lies there, what is still to be summed. */
@@ -113,16 +115,33 @@ static int map_value(const Typer *typer, int instr, int i)
     return from < 0 || from >= s->nbuf ? 0 : s->flow[from].read;
 }
 
-static int reads_value(const Instr *instr, int value)
+/* Does what makes this map read `last`, itself or by maps made between them? */
+static int is_behind(Typer *typer, int map, int last)
 {
-    for (int i = 0; i < instr->nbuf; i++)
-        if (instr->flow[i].read == value)
-            return 1;
+    int *made_of = NULL;
+    typer->walks++;
+    vec_push(typer->c->arena, made_of, map);
+    for (size_t k = 0; k < vec_len(made_of); k++) {
+        int made = typer->made[made_of[k]].instr;
+        const Instr *instr = &typer->g->instr[made];
+        for (int i = 0; i < instr->nbuf; i++) {
+            int v = instr->flow[i].read;
+            if (v == last)
+                return 1;
+            if (v > 0 && v <= typer->n && typer->made[v].instr < made &&
+                typer->made[v].instr > typer->made[last].instr &&
+                typer->c->p->shape[typer->made[v].f->shape].map &&
+                typer->walked[v] != typer->walks) {
+                typer->walked[v] = typer->walks;
+                vec_push(typer->c->arena, made_of, v);
+            }
+        }
+    }
     return 0;
 }
 
-/* Is map the last of those by which a stack is filled, or made of that one?
- * Then it is the last. */
+/* Is map the last of those by which a stack is filled, or behind that one? Then
+ * it is the last. Rows of a layer between them may lie in no stack. */
 static int is_next(Typer *typer, int stack, int map)
 {
     int **v = &typer->filled[stack];
@@ -130,8 +149,7 @@ static int is_next(Typer *typer, int stack, int map)
         if ((*v)[i] == map)
             return 1;
     size_t n = vec_len(*v);
-    int next = !n || reads_value(&typer->g->instr[typer->made[map].instr],
-                                 (*v)[n - 1]);
+    int next = !n || is_behind(typer, map, (*v)[n - 1]);
     vec_push(typer->c->arena, *v, map);
     return next;
 }
@@ -475,6 +493,7 @@ const char *values_wrong(const PlanCheck *check, int prog, ValueOrigin **made)
     t.held = alloc(check->arena, (size_t)check->r->nbuf + 1);
     t.filled =
         alloc(check->arena, ((size_t)check->r->nbuf + 1) * sizeof *t.filled);
+    t.walked = alloc(check->arena, ((size_t)t.n + 1) * sizeof *t.walked);
     for (int i = 0; i < g->ninstr && !why; i++) {
         t.s = &g->instr[instr = i];
         why = instr_type_wrong(&t, i);

@@ -1,7 +1,8 @@
 /* stash_test: rows that layers keep for the backward in stacks of all layers.
  * The plan takes less memory than where each layer has room of its own, and
  * computes the same bits; in fp64 what one rank does, also where rows are kept
- * as numbers of 8 bits and scales (the last case). Stacks that are too low
+ * as numbers of 8 bits and scales, and where a layer in the middle keeps fewer
+ * rows than those around it (the last two cases). Stacks that are too low
  * though each layer has room overflow in every step, whose fallback computes
  * what the step does. Memory is printed. */
 #include "../fold/foldrun.h"
@@ -12,20 +13,27 @@ enum { STEPS = 1 };
 static const double TOL = 1e-10;
 
 #define MODEL "tests/models/folds.lua"
+#define GAP   "tests/models/gap.lua"
 #define ALL   "precision=fp64 axes.seq=256 train.batch=4 "
 #define FEW \
     "precision.recipe=blockwise precision.wire=all precision.kept=rounded "
 
+enum { ONE, NARROW, SPARSE, NREFERENCE }; /* on one rank */
+static const struct {
+    const char *model, *keys;
+} references[] = { { MODEL, ALL }, { MODEL, ALL FEW }, { GAP, ALL } };
+
 static const struct {
     const char *keys;
-    int fallbacks;
+    int fallbacks, reference;
 } cases[] = {
-    { "fold.ep=2 route.dispatcher=alltoall fold.zero=3", 0 },
-    { "fold.ep=2 fold.etp=2 fold.tp=2 route.dispatcher=allgather", 0 },
-    { "fold.pp=2 fold.ep=2", 0 },
-    { "fold.ep=2 route.stash=0.3", STEPS },
-    { "fold.pp=2 fold.ep=2 route.stash=0.1", STEPS },
-    { FEW "fold.pp=2 fold.ep=2 route.dispatcher=alltoall", 0 },
+    { "fold.ep=2 route.dispatcher=alltoall fold.zero=3", 0, ONE },
+    { "fold.ep=2 fold.etp=2 fold.tp=2 route.dispatcher=allgather", 0, ONE },
+    { "fold.pp=2 fold.ep=2", 0, ONE },
+    { "fold.ep=2 route.stash=0.3", STEPS, ONE },
+    { "fold.pp=2 fold.ep=2 route.stash=0.1", STEPS, ONE },
+    { FEW "fold.pp=2 fold.ep=2 route.dispatcher=alltoall", 0, NARROW },
+    { "fold.ep=2", 0, SPARSE },
 };
 enum { N = sizeof cases / sizeof *cases };
 
@@ -70,19 +78,21 @@ static void compare(int i, Plan *with, Plan *without, const Trained *one)
 
 int main(void)
 {
-    Plan *p[2 * N + 2];
+    Plan *p[2 * N + NREFERENCE];
+    Trained one[NREFERENCE];
 
     for (int i = 0; i < N; i++)
         for (int none = 0; none < 2; none++)
-            p[2 * i + none] = fold_words(
-                MODEL, strf(forever, ALL "fold.dp=2 route.factor=1.9 %s%s",
-                            cases[i].keys, none ? " route.stash=0" : ""));
-    p[2 * N] = fold_words(MODEL, ALL);
-    p[2 * N + 1] = fold_words(MODEL, ALL FEW);
-    fold_share(p, 2 * N + 2);
-    Trained one = fold_train(p[2 * N], STEPS);
-    Trained few = fold_train(p[2 * N + 1], STEPS);
+            p[2 * i + none] =
+                fold_words(references[cases[i].reference].model,
+                           strf(forever, ALL "fold.dp=2 route.factor=1.9 %s%s",
+                                cases[i].keys, none ? " route.stash=0" : ""));
+    for (int k = 0; k < NREFERENCE; k++)
+        p[2 * N + k] = fold_words(references[k].model, references[k].keys);
+    fold_share(p, 2 * N + NREFERENCE);
+    for (int k = 0; k < NREFERENCE; k++)
+        one[k] = fold_train(p[2 * N + k], STEPS);
     for (int i = 0; i < N; i++)
-        compare(i, p[2 * i], p[2 * i + 1], i + 1 < N ? &one : &few);
+        compare(i, p[2 * i], p[2 * i + 1], &one[cases[i].reference]);
     return failed != 0;
 }
