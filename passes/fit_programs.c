@@ -53,8 +53,8 @@ static const ProgramBuilder *step_of(const Graph *h, const FittedProgram *step)
 }
 
 /* Prices of the stages of program v[i], and how they take micro-batches; what
- * its stages became in its place, and their builders. *lacks: bytes that a
- * stage needs beyond what there is, if they are more. */
+ * its stages became in its place, and their builders. lacks, by stage: bytes
+ * that it needs beyond those there are, if they are more. */
 static ProgramBuilder **fit_program(Graph **v, size_t i, int64_t *lacks,
                                     const FittedProgram *step)
 {
@@ -66,8 +66,8 @@ static ProgramBuilder **fit_program(Graph **v, size_t i, int64_t *lacks,
         int64_t room = limited ? memory - stage_lasting(h, v, NULL) : INT64_MAX;
         ProgramBuilder *m = fit_stage(h, room, step_of(h, step));
         vec_push(h->arena, made, m);
-        if (m->prog.transient - room > *lacks)
-            *lacks = m->prog.transient - room;
+        if (m->prog.transient - room > lacks[h->role])
+            lacks[h->role] = m->prog.transient - room;
     }
     for (size_t k = 1; k < vec_len(made); k++)
         made[k - 1]->graph->next = made[k]->graph;
@@ -90,17 +90,27 @@ static double fitted_secs(FittedProgram *step)
     return step->secs;
 }
 
+static size_t count_stages(const Graph *g)
+{
+    size_t n = 0;
+
+    for (; g; g = g->next)
+        n = (size_t)g->role + 1 > n ? (size_t)g->role + 1 : n;
+    return n;
+}
+
 /* All programs, with this of the optimizer in the host's memory, by stage
- * (null: nothing), to `to`; turns: of all their stages. Bytes that a stage
- * lacks; 0: they fit. Where the step, which is first, takes `most` seconds, or
- * lacks some where that is stated, the rest is left out; 0: nothing is. */
-static int64_t fit_programs(Graph *const *v, const Turns *turns,
-                            const Offloads *offloads, double most,
-                            FittedProgram *to)
+ * (null: nothing), to `to`; turns: of all their stages. Bytes that each stage
+ * lacks; null: they fit. Where the step, which is first, takes `most` seconds,
+ * or lacks some where that is stated, the rest is left out; 0: nothing is. */
+static int64_t *fit_programs(Graph *const *v, const Turns *turns,
+                             const Offloads *offloads, double most,
+                             FittedProgram *to)
 {
     Graph **now = NULL;
-    int64_t lacks = 0;
-    int at = 0;
+    size_t stages = count_stages(v[0]);
+    int64_t *lacks = alloc(v[0]->arena, stages * sizeof *lacks);
+    int at = 0, fits = 1;
 
     for (size_t i = 0; i < vec_len(v); i++) {
         vec_push(v[i]->arena, now, v[i]);
@@ -111,12 +121,14 @@ static int64_t fit_programs(Graph *const *v, const Turns *turns,
     }
     for (size_t i = 0; i < vec_len(v); i++) {
         ProgramBuilder **made =
-            is_open(v[i]) ? fit_program(now, i, &lacks, to) : NULL;
+            is_open(v[i]) ? fit_program(now, i, lacks, to) : NULL;
         to[i] = (FittedProgram){ .first = now[i], .made = made };
-        if (most > 0 && (lacks || fitted_secs(to) >= most))
+        for (size_t k = 0; k < stages; k++)
+            fits &= !lacks[k];
+        if (most > 0 && (!fits || fitted_secs(to) >= most))
             break;
     }
-    return lacks;
+    return fits ? NULL : lacks;
 }
 
 /* Bytes of a stage's optimizer that wait with these offloads. */
@@ -142,6 +154,16 @@ static int64_t least_waiting(Graph *g, const Offloads *offloads)
         least = bytes < least ? bytes : least;
     }
     return least;
+}
+
+/* Can each stage fit by what it would no longer hold? */
+static int may_suffice(Graph *g, const Offloads *offloads, const int64_t *lacks)
+{
+    int may = 1;
+
+    for (; g && may; g = g->next)
+        may = waiting_bytes(g, offloads[g->role]) >= lacks[g->role];
+    return may;
 }
 
 /* At least of one of whose optimizer these bytes are in the host's memory: as
@@ -238,7 +260,7 @@ typedef struct HostChoice {
     const Turns *turns;
     FittedProgram *fit, *tried; /* the best; the last */
     Offloads *best;             /* of fit; null: all stays */
-    int64_t lacks;              /* bytes, of the best */
+    const int64_t *lacks;       /* bytes, by stage; null: the best fits */
     double secs;                /* of a step of it */
 } HostChoice;
 
@@ -247,13 +269,13 @@ typedef struct HostChoice {
 static int try_offloads(HostChoice *c, Offloads *offloads)
 {
     c->tried = new_fit(c->v);
-    int64_t still = fit_programs(c->v, c->turns, offloads,
-                                 c->lacks ? HUGE_VAL : c->secs, c->tried);
+    const int64_t *still = fit_programs(
+        c->v, c->turns, offloads, c->lacks ? HUGE_VAL : c->secs, c->tried);
 
     if (!still && (c->lacks || fitted_secs(c->tried) < c->secs)) {
         c->fit = c->tried;
         c->best = offloads;
-        c->lacks = 0;
+        c->lacks = NULL;
         c->secs = fitted_secs(c->fit);
     }
     return !still;
@@ -280,7 +302,7 @@ static FittedProgram *fit_classes(Graph *const *v, const Turns *turns, int same)
     for (int k = 0; k < 3 && may; k++) {
         Offloads *all = all_wait(v[0], some[k]);
         Offloads *less = some_stay(v, all, first);
-        if (c.lacks ? least_waiting(v[0], all) < c.lacks
+        if (c.lacks ? !may_suffice(v[0], all, c.lacks)
                     : c.secs <= least_secs(first, least_waiting(v[0], less)))
             continue;
         if ((!try_offloads(&c, less) || want_room(first)) && any_stays(less))
