@@ -3,10 +3,16 @@
  * prelude's softmax, rmsnorm, rope ... are made so; a target with kernels for
  * one takes it by name, any other opens it.
  *
- * attention(s, v, key) goes the other way: the scores s were traced already.
- * Walking back from s it takes with it every node whose value is square (has
- * `key` and the axis that key was renamed from), so that no square value leaves
- * it; what is not square becomes an operand. */
+ * attention(s, v, key) is a composite too, whose scores s were traced before.
+ * When the model is known, its body takes in every node behind s whose value is
+ * square (has `key` and the axis that key was renamed from), so that no square
+ * value leaves it; what is not square becomes an operand.
+ *
+ * A body computes its scores apart from the rest of the model and rounds them
+ * otherwise. So a comparison stays outside, as an operand, if it depends on
+ * scores that something else reads: other results would follow from either of
+ * two roundings. */
+#include "commands.h"
 #include "frontend.h"
 
 static Body *open_body(Front *front)
@@ -70,19 +76,66 @@ static int composite(lua_State *L)
 
 /* ---- attention ----------------------------------------------------------- */
 
+/* About a node of the model: the number of the one attention whose scores need
+ * it, or OUTSIDE; does it depend on real data, and on real scores that are read
+ * outside the attention? */
+typedef struct ScoreUse {
+    int by, real, shared;
+    const Node *stays; /* operand of this attention, as it compares */
+} ScoreUse;
+
+enum { UNREAD, OUTSIDE };
+
 typedef struct Scores {
     Front *front;
     Body *b;
-    Axis *key, *query;
-    Table *to; /* node outside -> node in the body */
+    const Node *call;
+    ScoreUse *use; /* by number of node */
+    Table *to;     /* node outside -> node in the body */
     int depth;
 } Scores;
 
 enum { DEEPEST = 5000 }; /* operations in a row behind scores */
 
-static int square(const Scores *scores, const Node *n)
+static int square(const Node *call, const Node *n)
 {
-    return dim_of(n, scores->key) >= 0 && dim_of(n, scores->query) >= 0;
+    return dim_of(n, call->at.call.key) >= 0 &&
+           dim_of(n, call->at.call.query) >= 0;
+}
+
+/* May the body of `call` take in n, which is behind its scores? */
+static int belongs(const Node *call, const Node *n)
+{
+    OpClass c = optab[n->op].cls;
+
+    if (n == call->in[1] || !square(call, n))
+        return 0;
+    if (n->op == Odot)
+        return n->in[0]->op != Opick && n->in[1]->op != Opick;
+    return c == EW || n->op == Ocall;
+}
+
+static int is_real(const Node *n)
+{
+    return dtypes[n->dt].kind == 'f';
+}
+
+/* Does the value of n, or its gradient, change at once where reals are equal? */
+static int compares(const Node *n)
+{
+    int real = 0;
+
+    for (int k = 0; k < n->nin; k++)
+        real |= is_real(n->in[k]);
+    switch (n->op) {
+    case Osign:
+    case Orelu:
+    case Oabs:
+    case Omaximum:
+    case Ominimum: return real;
+    case Ocast: return real && !is_real(n);
+    default: return real && op_is(n->op, OPcmp);
+    }
 }
 
 static Node *score(Scores *scores, Node *n);
@@ -115,11 +168,15 @@ static const Node *plain_iota(const Node *n)
     return a->op == Oiota && n->nd == 1 ? n : NULL;
 }
 
-static int belongs(const Scores *scores, const Node *n)
+/* n compares scores that are read outside, and stays there. */
+static int stays(const Scores *scores, const Node *n)
 {
-    OpClass c = optab[n->op].cls;
+    ScoreUse *use = &scores->use[n->id];
 
-    return square(scores, n) && (c == EW || n->op == Odot || n->op == Ocall);
+    if (!compares(n) || !use->real || (use->by != OUTSIDE && !use->shared))
+        return 0;
+    use->stays = scores->call;
+    return 1;
 }
 
 static Node *copied(Scores *scores, Node *n)
@@ -131,8 +188,8 @@ static Node *copied(Scores *scores, Node *n)
         return infer(scores->b->g, g_copyof(scores->b->g, n, NULL));
     if (node)
         return iota_of(scores->front, node->dim[0].a, node->dim[0].n);
-    if (!belongs(scores, n))
-        return use(scores->front, &(LuaTensor){ .n = n, .in = scores->b->up });
+    if (!belongs(scores->call, n) || stays(scores, n))
+        return use(scores->front, &(LuaTensor){ .n = n });
     if (n->op == Ocall)
         return opened(scores, n);
     for (int k = 0; k < n->nin; k++)
@@ -197,8 +254,7 @@ static void need_key(Front *front, const Node *n, const Axis *key,
         dims_text(front, n), key->name);
 }
 
-/* weigh(f, s, v, key): the body of attention up to the scores, then what f
- * makes of them and of the values. */
+/* weigh(f, s, v, key): f(s, v, key) as the body of an attention. */
 static int weigh(lua_State *L)
 {
     Front *front = enter(L, "attention");
@@ -208,22 +264,113 @@ static int weigh(lua_State *L)
     need_key(front, s, key, "scores");
     need_key(front, v, key, "values");
     query = query_of(front, s, v, key);
-    Scores w = { front, open_body(front),           key,
-                 query, table_new(front->g->arena), 0 };
+    Body *b = open_body(front);
     lua_pushvalue(L, 1);
-    push_node(L, score(&w, s));
-    push_node(L, use(front, &(LuaTensor){ .n = v, .in = w.b->up }));
+    push_node(L, use(front, &(LuaTensor){ .n = s, .in = b->up }));
+    push_node(L, use(front, &(LuaTensor){ .n = v, .in = b->up }));
     lua_pushvalue(L, 4);
     lua_call(L, 3, 1);
     front->fn = "attention";
     front->loc = here(L);
     r = use(front, need_value(L, -1, "the result"));
-    Node *n = close_body(front, w.b, "attention", r);
-    if (n->body == w.b->g) {
+    Node *n = close_body(front, b, "attention", r);
+    if (n->body == b->g) {
         n->at.call.key = key;
         n->at.call.query = query;
     }
     return push_node(L, n);
+}
+
+/* The body of `call` takes in what it may of its scores. */
+static void take_scores(Front *front, Node *call, ScoreUse *use)
+{
+    Scores w = { front, open_body(front),           call,
+                 use,   table_new(front->g->arena), 0 };
+
+    front->fn = "attention";
+    front->loc = call->loc;
+    Node *r = opened(&w, call);
+    front->body = NULL;
+    end_with(w.b->g, r);
+    call->nin = (int)vec_len(w.b->outer);
+    call->in = w.b->outer;
+    call->body = w.b->g;
+}
+
+static void note_reader(ScoreUse *use, const Node *n, int by)
+{
+    int *was = &use[n->id].by;
+
+    *was = *was == UNREAD || *was == by ? by : OUTSIDE;
+}
+
+/* Who reads the operands of n, of which all readers are known. */
+static void pass_on(const Graph *g, ScoreUse *use, const Node *n)
+{
+    int *by = &use[n->id].by, taken = 0;
+
+    if (optab[n->op].cls == SINK)
+        *by = OUTSIDE;
+    if (*by > OUTSIDE && !belongs(g->node[*by - 2], n))
+        *by = OUTSIDE;
+    if (*by && is_attention(n) && n->nin == 2)
+        note_reader(use, n->in[taken++], n->id + 2);
+    for (int k = taken; k < n->nin && *by; k++)
+        note_reader(use, n->in[k], *by);
+}
+
+static void find_shared(const Graph *g, ScoreUse *use, const Node *n)
+{
+    ScoreUse *u = &use[n->id];
+
+    u->real = !n->nin && is_real(n) && n->op != Oconst && n->op != Oiota;
+    for (int k = 0; k < n->nin; k++) {
+        const ScoreUse *x = &use[n->in[k]->id];
+        u->real |= x->real;
+        if (u->by > OUTSIDE)
+            u->shared |= x->by != OUTSIDE
+                             ? x->shared
+                             : x->real && belongs(g->node[u->by - 2], n->in[k]);
+    }
+}
+
+/* Warns of comparisons that stay outside, once a line of the model. */
+static void warn_stored(Front *front, const ScoreUse *use)
+{
+    const Graph *g = front->g;
+    Table *lines = table_new(g->arena);
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i];
+        double bytes = is_real(n) ? 4 : dtypes[n->dt].bytes;
+        if (!use[i].stays || table_get(lines, KEYP(n->loc)))
+            continue;
+        *table_at(lines, KEYP(n->loc)) = (void *)n;
+        note(use[i].stays->loc, "the attention is here");
+        warn(n->loc,
+             "attention: '%s' compares scores that are read outside it too: "
+             "its result %s is computed once and stored: %s",
+             optab[n->op].name, dims_text(front, n),
+             bytes_text((int64_t)(bytes * (double)g_elems(n))));
+    }
+}
+
+/* Attentions take in their scores; operands stand before users. */
+static void take_all_scores(Front *front)
+{
+    Graph *g = front->g;
+    size_t count = vec_len(g->node);
+    ScoreUse *use = alloc(g->arena, (count + 1) * sizeof *use);
+
+    for (size_t i = count; i-- > 0;)
+        pass_on(g, use, g->node[i]);
+    for (size_t i = 0; i < count; i++)
+        find_shared(g, use, g->node[i]);
+    for (size_t i = 0; i < count; i++)
+        if (is_attention(g->node[i]) && g->node[i]->nin == 2)
+            take_scores(front, g->node[i], use);
+    if (!front->quiet)
+        warn_stored(front, use);
 }
 
 /* of_experts(x): is x made elementwise of a product with indexed weights? */
@@ -241,6 +388,8 @@ static int of_experts(lua_State *L)
 /* Bodies know every axis, also those made after them. */
 void compose_finish(Front *front)
 {
+    g_tidy(front->g);
+    take_all_scores(front);
     for (size_t i = 0; i < vec_len(front->bodies); i++) {
         front->bodies[i]->axis = front->g->axis;
         front->bodies[i]->naxis = front->g->naxis;
