@@ -59,7 +59,7 @@ static int is_name(const char *s, size_t n)
 /* The implicit axes have names that a model cannot use. */
 static void check_name(Front *front, const char *s, size_t n)
 {
-    if (!is_name(s, n))
+    if (!is_name(s, n) && !find(front, internn(s, n)))
         err(front->loc,
             "%s: '%.*s' is not an axis name (letters, digits and _)", front->fn,
             (int)(n < 60 ? n : 60), s);
@@ -143,6 +143,32 @@ void grow_axis(Front *front, Axis *a, int64_t n)
     }
     if (a->n == 0)
         a->n = n;
+}
+
+/* Could tensors from argument `arg` on get the axis a, of size n? */
+static int is_free(lua_State *L, int arg, const Axis *a, int64_t n)
+{
+    for (; !lua_isnone(L, arg); arg++)
+        if (a && dim_of(need_value(L, arg, "a tensor")->n, a) >= 0)
+            return 0;
+    return !a || !a->n || a->n == n;
+}
+
+/* own_axis(name, size): the name of an axis of the prelude. Models cannot name
+ * it before a layer does, so that it is none of theirs. own_axis(name, size, x,
+ * ..): just `name`, which models see, where tensors x .. may get this axis. */
+int lua_own_axis(lua_State *L)
+{
+    Front *front = enter(L, "own_axis");
+    const char *name = intern(luaL_checkstring(L, 1));
+    int64_t n = luaL_checkinteger(L, 2);
+
+    if (lua_isnone(L, 3) || !is_free(L, 3, find(front, name), n)) {
+        name = strf(front->g->arena, "%s'x%lld", name, (long long)n);
+        g_axis(front->g, name)->n = n;
+    }
+    lua_pushstring(L, name);
+    return 1;
 }
 
 /* The size at the top of the stack. */

@@ -12,7 +12,6 @@
  * otherwise. So a comparison stays outside, as an operand, if it depends on
  * scores that something else reads: other results would follow from either of
  * two roundings. */
-#include "commands.h"
 #include "frontend.h"
 
 static Body *open_body(Front *front)
@@ -120,7 +119,7 @@ static int is_real(const Node *n)
     return dtypes[n->dt].kind == 'f';
 }
 
-/* Does the value of n, or its gradient, change at once where reals are equal? */
+/* Does the value of n, or its gradient, depend on which real is the larger? */
 static int compares(const Node *n)
 {
     int real = 0;
@@ -213,25 +212,35 @@ static Node *score(Scores *scores, Node *n)
     return r;
 }
 
-/* The axis that key was renamed from; without one, the only axis of the scores
- * that the values lack. */
+/* Does an input or a parameter have the axis? */
+static int is_given(const Graph *g, const Axis *a)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i];
+        if ((n->op == Oinput || n->op == Oparam) && dim_of(n, a) >= 0)
+            return 1;
+    }
+    return 0;
+}
+
+/* The axis that key was renamed from; without one, the largest axis of the
+ * scores that the values lack. Null: each query has keys of its own, as those
+ * that topk chose for it. */
 static Axis *query_of(Front *front, const Node *s, const Node *v,
                       const Axis *key)
 {
-    Axis *only = NULL;
-    int lacking = 0;
+    const Dim *best = NULL;
 
     for (int i = 0; i < s->nd; i++) {
-        Axis *a = s->dim[i].a;
-        if (a != key && a->root == key->root)
-            return a;
-        if (a != key && dim_of(v, a) < 0) {
-            only = a;
-            lacking++;
-        }
+        const Dim *d = &s->dim[i];
+        if (d->a != key && d->a->root == key->root)
+            return d->a;
+        if (d->a != key && !g_ismicro(d->a) && dim_of(v, d->a) < 0 &&
+            (!best || d->n > best->n))
+            best = d;
     }
-    if (lacking == 1)
-        return only;
+    if (best || (key->root == key && !is_given(front->g, key)))
+        return best ? best->a : NULL;
     note(s->loc, "the scores were made here");
     if (key->root == key)
         err(front->loc,
@@ -274,7 +283,7 @@ static int weigh(lua_State *L)
     front->loc = here(L);
     r = use(front, need_value(L, -1, "the result"));
     Node *n = close_body(front, b, "attention", r);
-    if (n->body == b->g) {
+    if (n->body == b->g && query) {
         n->at.call.key = key;
         n->at.call.query = query;
     }
@@ -349,9 +358,9 @@ static void warn_stored(Front *front, const ScoreUse *use)
         note(use[i].stays->loc, "the attention is here");
         warn(n->loc,
              "attention: '%s' compares scores that are read outside it too: "
-             "its result %s is computed once and stored: %s",
+             "its result %s is computed once and stored: %.3g MB",
              optab[n->op].name, dims_text(front, n),
-             bytes_text((int64_t)(bytes * (double)g_elems(n))));
+             bytes * (double)g_elems(n) * 1e-6);
     }
 }
 

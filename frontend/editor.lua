@@ -386,13 +386,13 @@ function concat(...) end
 ---    local y = shift(x, "seq", 1)
 ---@param a Tensor @param axis string @param by integer @param wrap? boolean @return Tensor
 function shift(a, axis, by, wrap) end
----0, 1, 2 .. along the axis.
+---0, 1, 2 .. along the axis, which has the size that it has in x, or that axes{} declares.
 ---
 ---    -> [axis]
 ---    gradient: none
 ---    local late = le(iota("seq"), 2)
----@param axis string @return Tensor
-function iota(axis) end
+---@param axis string @param x? Tensor @return Tensor
+function iota(axis, x) end
 ---1 where the index points, else 0.
 ---
 ---    e [..] -> [.. axis]
@@ -491,7 +491,8 @@ function rope(x, axis, pos, theta, options) end
 ---    local y = causal(sc, "seq", "key")
 ---@param s Tensor @param query string @param key string @return Tensor
 function causal(s, query, key) end
----dot(softmax(s, key), v, key), with every square value behind s, which no memory ever holds.
+---dot(softmax(s, key), v, key), with every square value behind s, which no memory ever holds. The result of a
+---comparison of scores that something else reads too is computed once and stored; a warning says so.
 ---
 ---    s [.. seq key], v [.. key ..] -> [.. seq ..]
 ---    gradient: of queries, keys, values and what else scores are made of

@@ -100,7 +100,7 @@ static void run_prelude(lua_State *L)
 static int secret(const char *name)
 {
     static const char *const names[] = {
-        "composite", "weigh", "as",   "halves", "need",
+        "composite", "weigh", "as",   "halves", "need",   "own_axis",
         "role",      "math",  "type", "error",  "stored",
     };
 

@@ -166,6 +166,7 @@ Axis *one_axis(lua_State *L, int arg, const char *what);
 /* An operation made axis a with n; err when axes{} says otherwise. */
 void grow_axis(Front *front, Axis *a, int64_t n);
 int lua_axes(lua_State *L);
+int lua_own_axis(lua_State *L); /* for the prelude */
 
 /* ---- cuts.c -------------------------------------------------------------- */
 

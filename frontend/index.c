@@ -198,15 +198,20 @@ static int scatter_add(lua_State *L)
     return push_node(L, infer(current(front), n));
 }
 
+/* iota(axis [, x]): as long as the axis is in x, or as axes{} says */
 static int iota(lua_State *L)
 {
     Front *front = enter(L, "iota");
     Axis *a = one_axis(L, 1, "axis");
+    const Node *x = lua_isnoneornil(L, 2) ? NULL : operand(L, 2, "argument 2");
 
-    if (axis_size(front, a, a->name) > INT32_MAX)
+    if (x)
+        need_axes(front, x, &a, 1);
+    int64_t n = x ? x->dim[dim_of(x, a)].n : axis_size(front, a, a->name);
+    if (n > INT32_MAX)
         err(front->loc, "iota: axis '%s' is %ld, and integers have 32 bits",
-            a->name, a->n);
-    return push_index(L, iota_of(front, a, a->n), NULL, 0);
+            a->name, n);
+    return push_index(L, iota_of(front, a, n), NULL, 0);
 }
 
 /* clang-format off */

@@ -440,8 +440,21 @@ static int dot(lua_State *L)
 
 /* ---- structure ----------------------------------------------------------- */
 
-/* rename(x, { seq="key", ... }); the new axis keeps its root, so that it is
- * sharded like the old one. */
+/* `to`, a new name of `from`, keeps its root, so that it is sharded like it. A
+ * declared axis does so where none has it as its root. */
+static void take_root(const Graph *g, const Axis *from, Axis *to, int64_t n)
+{
+    int roots = 0;
+
+    for (int i = 0; i < g->naxis; i++)
+        roots += g->axis[i]->root == to;
+    if (roots == 1 && to->root == to && (to->n == 0 || to->n == n))
+        to->root = from->root;
+    if (to->n == 0)
+        to->n = n;
+}
+
+/* rename(x, { seq="key", ... }) */
 static int rename_axes(lua_State *L)
 {
     Front *front = enter(L, "rename");
@@ -464,10 +477,7 @@ static int rename_axes(lua_State *L)
         from[i] = one[0];
         to[i] = one_axis(L, -1, "the new name");
         lua_pop(L, 1);
-        if (to[i]->root == to[i] && to[i]->n == 0)
-            to[i]->root = from[i]->root;
-        if (to[i]->n == 0)
-            to[i]->n = x->dim[dim_of(x, from[i])].n;
+        take_root(front->g, from[i], to[i], x->dim[dim_of(x, from[i])].n);
     }
     n->at.rename.from = g_axes(front->g, from, count);
     n->at.rename.to = g_axes(front->g, to, count);
@@ -585,8 +595,8 @@ static const luaL_Reg byhand[] = {
 /* clang-format on */
 
 static const luaL_Reg inside[] = {
-    { "as", as },     { "halves", halves }, { "stored", stored },
-    { "need", need }, { NULL, NULL },
+    { "as", as },     { "halves", halves },         { "stored", stored },
+    { "need", need }, { "own_axis", lua_own_axis }, { NULL, NULL },
 };
 
 static void put_closure(lua_State *L, const char *name, lua_CFunction f, int k)

@@ -2,6 +2,7 @@
 -- node that carries f's meaning: a target with kernels for `name` uses them, any
 -- other opens it. need(name, x, axis) refuses, in that name, an x without the axis; of
 -- which kind arguments are, and the fields of options, takes.def says.
+-- own_axis(name, size) names an axis that is none of the model's.
 -- Layers compute in f32 and give back the dtype they got. module(name, f, ...) says
 -- which of the modules of train.recompute it is.
 
@@ -113,7 +114,8 @@ end
 function rope(x, axis, pos, theta, options)
   need("rope", x, axis .. " " .. pos)
   local o = options or {}
-  local n, two, half = size(x, axis), axis .. "_two", axis .. "_half"
+  local n = size(x, axis)
+  local two, half = own_axis(axis .. "_two", 2), own_axis(axis .. "_half", n // 2)
   return composite("rope", function(a)
     local b = halves(a, axis, two, half, o.interleaved)
     local j = f32(iota(half))
@@ -121,7 +123,7 @@ function rope(x, axis, pos, theta, options)
     local kind, y = scaling_of(o)
     if kind then freq = stretched[kind](freq, j, n, theta, y) end
     local scale = kind == "yarn" and yarn_scale(y) or 1
-    local angle, sign = f32(iota(pos)) * freq, f32(iota(two)) * 2 - 1
+    local angle, sign = f32(iota(pos, a)) * freq, f32(iota(two)) * 2 - 1
     local c, s = cos(angle), sin(angle)
     if scale ~= 1 then c, s = c * scale, s * scale end
     s = o.interleaved and s * sign or sign * s             -- the order of b's axes
@@ -135,7 +137,7 @@ function causal(s, query, key)
   need("causal", s, query)
   need("causal", s, key)
   return composite("causal", function(a)
-    return where(le(iota(key), iota(query)), a, -inf)
+    return where(le(iota(key, a), iota(query, a)), a, -inf)
   end, s)
 end
 
@@ -164,8 +166,9 @@ end
 -- are the k best of p itself, whatever bias or groups the choice had.
 
 local function shares(p, k, axis, tokens)
-  local _, e = topk(p, k, axis)
-  return mean(one_hot(e), tokens .. " top")
+  local top = own_axis("top", k)
+  local _, e = topk(p, k, axis, top)
+  return mean(one_hot(e), tokens .. " " .. top)
 end
 
 -- E * sum_i mean(p_i) * share_i (Fedus et al. 2021): over "batch seq" the balance of a
@@ -203,9 +206,11 @@ end
 -- (Liu et al. 2024)
 function limit_groups(s, axis, groups, n, best)
   need("limit_groups", s, axis)
-  local byn = split(s, axis, groups .. " member")
-  local _, e = topk(sum(topk(byn, best, "member"), "top"), n, groups)
-  return merge(where(any(one_hot(e), "top"), byn, -inf), groups .. " member", axis)
+  local member = own_axis("member", size(s, axis) // size(groups))
+  local of_best, kept = own_axis("top", best), own_axis("top", n)
+  local byn = split(s, axis, groups .. " " .. member)
+  local _, e = topk(sum(topk(byn, best, member, of_best), of_best), n, groups, kept)
+  return merge(where(any(one_hot(e), kept), byn, -inf), groups .. " " .. member, axis)
 end
 
 -- Routers. From logits [.., axis] each gives weights g and indices e, both [.., top],
@@ -253,9 +258,12 @@ end
 -- expert, their outputs. A token that nobody takes gets 0.
 function expert_choice(x, logits, n, axis, tokens, f)
   need("expert_choice", logits, axis .. " " .. tokens)
-  local t, z = merge(x, tokens, "token"), merge(f32(logits), tokens, "token")
-  local g, e = topk(softmax(z, axis), n, "token", "slot")
-  return split(scatter_add(g * f(gather(t, e)), e, t), "token", tokens)
+  local count = 1
+  for a in tokens:gmatch("%S+") do count = count * size(x, a) end
+  local token, slot = own_axis("token", count), own_axis("slot", n, x, logits)
+  local t, z = merge(x, tokens, token), merge(f32(logits), tokens, token)
+  local g, e = topk(softmax(z, axis), n, token, slot)
+  return split(scatter_add(g * f(gather(t, e)), e, t), token, tokens)
 end
 
 -- The token's own number chooses (Roller et al. 2021): e [..], for w[e], without weights

@@ -152,6 +152,94 @@ static void attention_leaves_other_uses(void **state)
     assert_int_equal(a->nin, 3);
 }
 
+/* What compares scores that are read outside is an operand; positions are
+ * compared inside, and scores that nothing else reads. */
+static void attention_compares_once(void **state)
+{
+    static const struct {
+        const char *mask;
+        int inside;
+    } c[] = {
+        { "ge(s, min(topk(s, 2, 'key'), 'top'))", 0 },
+        { "ge(dot(q, k, 'dim'), max(dot(q, k, 'dim'), 'key'))", 0 },
+        { "ge(2 * s, metered)", 0 },
+        { "ge(s, bar)", 1 },
+        { "ge(s - bar, 0)", 1 },
+        { "land(ge(s, max(s, 'key')), ge(iota('seq'), iota('key', k)))", 1 },
+        { "ge(f32(iota('seq')) - f32(iota('key', k)), 1)", 1 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        Graph *g = traced(strf(
+            forever,
+            HEAD "local s = dot(q, k, 'dim')\n"
+                 "local bar, mask = param('bar', 'heads'), nil\n"
+                 "loss('bar', mean(bar * bar, 'heads'))\n"
+                 "if %d == 1 then metric('top', mean(max(s * 2, 'key'), "
+                 "'batch seq heads')) end\n"
+                 "local metered = bar\n"
+                 "mask = %s\n"
+                 "local y = attention(where(mask, s, -inf), v, 'key')\n" TAIL,
+            strstr(c[i].mask, "metered") != NULL, c[i].mask));
+        Node *a = find(g, Ocall, "attention");
+        assert_int_equal(count(a->body, Oge), c[i].inside);
+        assert_int_equal(count(a->body, Odot), 2);
+    }
+}
+
+/* A mask of one score in two attentions is an operand of both. */
+static void attentions_share_a_mask(void **state)
+{
+    Graph *g = traced(
+        HEAD "local s = dot(q, k, 'dim')\n"
+             "local mask = ge(s, param('bar', 'heads'))\n"
+             "local y = attention(where(mask, s, -inf), v, 'key')\n"
+             "y = y + attention(where(mask, -s, -inf), v * 2, 'key')\n" TAIL);
+
+    (void)state;
+    assert_int_equal(count(g, Oge), 1);
+    assert_int_equal(count(find(g, Ocall, "attention")->body, Oge), 0);
+}
+
+/* The query is what the key was renamed from, a declared key too; else the
+ * largest axis that values lack; keys that topk chose for each query have none.
+ */
+static void attention_finds_queries(void **state)
+{
+    static const struct {
+        const char *text, *query;
+    } c[] = {
+        { "axes { key=8 } y = attention(dot(q, rename(x, {seq='key'}), 'h'), "
+          "rename(x, {seq='key'}), 'key')",
+          "seq" },
+        { "axes { a=4, b=2 } local m = merge(split(x, 'seq', 'a b'), 'a b', "
+          "'key') y = attention(dot(q, m, 'h'), m, 'key')",
+          "seq" },
+        { "local k = rename(x, {seq='key'}) local s, e = topk(dot(x, k, 'h'), "
+          "3, 'key') y = attention(causal(s, 'seq', 'top'), gather(k, e), "
+          "'top')",
+          NULL },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        Graph *g = traced(strf(forever,
+                               "axes { batch=2, seq=8, h=4, g=3 }\n"
+                               "local x = input('x', 'batch seq h')\n"
+                               "local q, y = x * param('w', 'g h'), nil\n"
+                               "%s\nloss('q', mean(q, 'batch seq g h'))\n"
+                               "loss('l', mean(sum(y * y, 'h'), %s))\n",
+                               c[i].text,
+                               c[i].query ? "'batch seq g'" : "'batch seq'"));
+        Node *a = find(g, Ocall, "attention");
+        if (c[i].query)
+            assert_string_equal(a->at.call.query->name, c[i].query);
+        else
+            assert_null(a->at.call.query);
+    }
+}
+
 /* ---- composites, names, numbers ------------------------------------------ */
 
 static void composites_are_one_node(void **state)
@@ -370,6 +458,9 @@ int main(void)
         cmocka_unit_test(sizes),
         cmocka_unit_test(attention_takes_squares),
         cmocka_unit_test(attention_leaves_other_uses),
+        cmocka_unit_test(attention_compares_once),
+        cmocka_unit_test(attentions_share_a_mask),
+        cmocka_unit_test(attention_finds_queries),
         cmocka_unit_test(composites_are_one_node),
         cmocka_unit_test(local_function_wraps_layer),
         cmocka_unit_test(numbers_take_the_dtype_beside),
