@@ -7,9 +7,7 @@
 
 void write_all(const char *path, const char *s, size_t n)
 {
-    FILE *out = fopen(path, "wb");
-
-    if (!out || fwrite(s, 1, n, out) != n || fclose(out))
+    if (file_replace(path, s, n))
         err(NULL, "cannot write %s: %s", path, strerror(errno));
 }
 

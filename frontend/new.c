@@ -98,7 +98,7 @@ void write_model(const char *to, const char *text)
     write_new(to, text);
     write_new(strf(forever, "%s.luarc.json", dir), luarc);
     write_new(strf(forever, "%s.luacheckrc", dir), luacheck_text(forever));
-    if (mkdir(library, 0777) && errno != EEXIST)
+    if (folder_make(library) && errno != EEXIST)
         err(NULL, "cannot make %s: %s", library, strerror(errno));
     write_new(strf(forever, "%s/pleat.lua", library), editor_text(forever));
 }

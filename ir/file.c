@@ -1,6 +1,5 @@
-/* file.c: whole files: read, written, replaced; folders. What is written is on
- * the disk when a function returns 0: data are synced, then the name in its
- * folder, and a sync that fails is a failure. */
+/* file.c: inputs, which are regular files; names and folders, which last once a
+ * function has returned 0. output.c writes files. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -8,9 +7,35 @@
 
 #include "plan.h"
 
+/* ENOTBLK stands for "not a regular file": no call of ours returns it. */
+int file_open(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    struct stat st;
+
+    if (fd < 0 || fstat(fd, &st) || S_ISREG(st.st_mode))
+        return fd;
+    close(fd);
+    errno = S_ISDIR(st.st_mode) ? EISDIR : ENOTBLK;
+    return -1;
+}
+
+FILE *file_stream(const char *path)
+{
+    int fd = file_open(path);
+
+    return fd < 0 ? NULL : fdopen(fd, "rb");
+}
+
+const char *file_why(void)
+{
+    return errno == ENOTBLK ? "it is a device or a pipe, not a file"
+                            : strerror(errno);
+}
+
 char *file_read(Arena *a, const char *path, size_t *n)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = file_open(path);
     Text out = { .arena = a };
     struct stat st;
     char part[1 << 16];
@@ -18,7 +43,7 @@ char *file_read(Arena *a, const char *path, size_t *n)
 
     if (fd < 0)
         return NULL;
-    if (!fstat(fd, &st) && S_ISREG(st.st_mode)) {
+    if (!fstat(fd, &st)) {
         out.cap = (size_t)st.st_size + 1;
         out.s = alloc(a, out.cap);
     }
@@ -38,7 +63,7 @@ char *file_need(Arena *a, const char *path, size_t *n)
     char *s = file_read(a, path, n);
 
     if (!s)
-        err(NULL, "cannot read %s: %s", path, strerror(errno));
+        err(NULL, "cannot read %s: %s", path, file_why());
     return s;
 }
 
@@ -91,17 +116,9 @@ int file_sync(const char *path)
     return closed(fd, bad);
 }
 
-int file_write(const char *path, const void *p, size_t n)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-
-    return fd < 0 ? -1 : closed(fd, file_put(fd, p, n) || file_flush(fd));
-}
-
 /* ---- names --------------------------------------------------------------- */
 
-/* The folder that has path's name. */
-static char *folder_of(Arena *a, const char *path)
+char *file_folder(Arena *a, const char *path)
 {
     const char *end = path + strlen(path);
 
@@ -115,7 +132,7 @@ static char *folder_of(Arena *a, const char *path)
 static int sync_name(const char *path)
 {
     Arena *a = arena_new();
-    int bad = file_sync(folder_of(a, path)), why = errno;
+    int bad = file_sync(file_folder(a, path)), why = errno;
 
     arena_free(a);
     errno = why;
@@ -125,19 +142,6 @@ static int sync_name(const char *path)
 int file_move(const char *from, const char *to)
 {
     return rename(from, to) || sync_name(to) ? -1 : 0;
-}
-
-int file_replace(const char *path, const void *p, size_t n)
-{
-    Arena *a = arena_new();
-    char *tmp = strf(a, "%s.tmp", path);
-    int bad = file_write(tmp, p, n) || rename(tmp, path), why = errno;
-
-    if (bad)
-        unlink(tmp);
-    arena_free(a);
-    errno = why;
-    return bad || sync_name(path) ? -1 : 0;
 }
 
 int folder_make(const char *path)

@@ -98,23 +98,7 @@ const char *format_name(Format f);
 /* Null, or "is of run format 3; ...": no format that is read. */
 const char *format_wrong(Arena *a, Format f, int64_t number);
 
-/* ---- file.c -------------------------------------------------------------- */
-
-/* A whole file, a zero behind it. Null: errno says why. */
-char *file_read(Arena *a, const char *path, size_t *n);
-char *file_need(Arena *a, const char *path, size_t *n); /* or err() */
-/* Below: 0, and it lasts if the machine stops now; or -1, and errno. */
-int file_write(const char *path, const void *p, size_t n); /* not its name */
-/* Whole or not at all: path is the old file or the new one. A crash may leave
- * path.tmp, which the next call takes. */
-int file_replace(const char *path, const void *p, size_t n);
-int file_move(const char *from, const char *to); /* replaces a file */
-int file_sync(const char *path);                 /* of a file or folder */
-int folder_exists(const char *path);
-int folder_make(const char *path);             /* EEXIST: there is one */
-int folders_make(const char *path);            /* with those above it */
-int file_put(int fd, const void *p, size_t n); /* all of them; no sync */
-int file_flush(int fd);                        /* fsync */
+#include "file.h"
 
 /* ---- err.c: two kinds of failure ----------------------------------------- */
 

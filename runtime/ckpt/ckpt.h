@@ -346,7 +346,9 @@ json_t *hf_config_read(const char *folder); /* null: none; or err() */
 void hf_agree(const Plan *p, const char *path);
 /* Sets data.tokenizer, where it is not given, to that of `from`. */
 void tokenizer_from(Opts *opts);
-void hf_copy(const char *from, const char *to); /* config.json and others */
+/* config.json and others to a new folder `to`, if there are some; -1: a warning
+ * was printed. */
+int hf_copy(const char *from, const char *to);
 /* What is beside the weights of `from`, into a run's folder. */
 void hf_keep(const Plan *p, const char *dir);
 void hf_need_empty(const char *to); /* or err() */

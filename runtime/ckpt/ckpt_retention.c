@@ -211,6 +211,8 @@ void ckpt_sweep(Arena *a, const char *dir)
     int bad;
     char **name = names_in(a, dir, &bad);
 
+    folder_sweep(dir);
+    unlink(strf(a, "%s/latest.tmp", dir)); /* format 1's */
     for (size_t i = 0; i < vec_len(name); i++) {
         int64_t step = hidden_named(name[i], "old");
         char *path = strf(a, "%s/%s", dir, name[i]);

@@ -210,8 +210,7 @@ static void some_pieces(void *ctx, int64_t from, int64_t to)
 const char *pieces_layout(Arena *a, const char *path, const char *head,
                           size_t len, int64_t total)
 {
-    int fd =
-        open(beside(a, path), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    int fd = file_create(beside(a, path), O_TRUNC);
     int bad = fd < 0 || ftruncate(fd, count_of(total) * (int64_t)sizeof(Hash));
     const char *why = bad ? ckpt_why(a, "cannot make", beside(a, path)) : NULL;
 

@@ -25,7 +25,7 @@ int ckpt_complain(const char *why)
 const char *ckpt_layout(Arena *a, const char *path, const char *head,
                         size_t len, int64_t total)
 {
-    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    int fd = file_create(path, O_TRUNC);
 
     if (fd < 0)
         return ckpt_why(a, "cannot make", path);

@@ -97,6 +97,8 @@ int convert_import(const Plan *p, const char *hf, const char *dir)
     char *ckpt = strf(a, "%s/ckpt", dir), *tmp = ckpt_folder(a, ckpt, 0);
     if (ckpt_exists(ckpt))
         err(NULL, "%s has checkpoints already", dir);
+    if (folders_make(dir) || hf_copy(hf, strf(a, "%s/hf", dir)))
+        err(NULL, "cannot write %s/hf", dir);
     const char *why = ckpt_begin(a, ckpt, tmp);
     int begun = !why;
     for (int k = MODEL; k <= OPTIM && !why; k++) /* moments: none, zero */
@@ -108,8 +110,6 @@ int convert_import(const Plan *p, const char *hf, const char *dir)
     int bad = ckpt_complain(why);
     if (bad && begun)
         ckpt_remove(a, tmp);
-    if (!bad)
-        hf_copy(hf, strf(a, "%s/hf", dir));
     for (int i = 0; i < n; i++)
         st_close(file[i]);
     return bad ? 1 : 0;
@@ -220,7 +220,9 @@ static int write_weight_map(Arena *a, const OutTensor *tensor, int nfile,
     json_object_set_new(meta, "total_size", json_integer(total));
     json_object_set_new(j, "metadata", meta);
     json_object_set_new(j, "weight_map", map);
-    int bad = json_dump_file(j, to, JSON_INDENT(2));
+    char *s = json_dumps(j, JSON_INDENT(2));
+    int bad = !s || file_write(to, s, strlen(s));
+    free(s);
     json_decref(j);
     return bad ? ckpt_complain(ckpt_why(forever, "cannot write", to)) : 0;
 }
@@ -237,18 +239,23 @@ int convert_export(const Plan *p, const char *from, const char *hf, FileType dt,
     int nfile = deal(out, shard);
     Pool *pool = pool_open(0);
 
-    if (mkdir(hf, 0755) && errno != EEXIST)
+    OutputFolder to = folder_open(a, hf);
+    if (!to.temp)
         err(NULL, "cannot make %s: %s", hf, strerror(errno));
     for (int k = 0; k < nfile && !bad; k++)
         bad = ckpt_complain(tensors_write(
-            a, pool, out, k, strf(a, "%s/%s", hf, file_name(a, k, nfile)),
+            a, pool, out, k, strf(a, "%s/%s", to.temp, file_name(a, k, nfile)),
             PWplain));
     pool_close(pool);
     if (!bad && nfile > 1)
-        bad = write_weight_map(a, out, nfile,
-                               strf(a, "%s/model.safetensors.index.json", hf));
+        bad = write_weight_map(
+            a, out, nfile, strf(a, "%s/model.safetensors.index.json", to.temp));
     if (!bad)
-        bad = hf_finish_export(p, from, hf, out ? out->st.dt : FTnone);
+        bad = hf_finish_export(p, from, to.temp, out ? out->st.dt : FTnone);
+    if (bad)
+        folder_drop(&to);
+    else if (folder_commit(&to, 0))
+        bad = ckpt_complain(ckpt_why(a, "cannot write", hf));
     for (int i = 0; i < n; i++)
         st_close(file[i]);
     return bad ? 1 : 0;

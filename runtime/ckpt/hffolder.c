@@ -39,8 +39,10 @@ static json_t *read_object(const char *path)
 
 static int write_object(const json_t *j, const char *path)
 {
-    int bad = json_dump_file(j, path, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    char *s = json_dumps(j, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    int bad = !s || file_write(path, s, strlen(s));
 
+    free(s);
     return bad ? ckpt_complain(ckpt_why(forever, "cannot write", path)) : 0;
 }
 
@@ -115,25 +117,51 @@ static int is_beside(const char *name)
            word_index(dot, end, 4) >= 0;
 }
 
-void hf_copy(const char *from, const char *to)
+/* Copy a file of another folder; 0, or -1 with a warning. */
+static int copy_file(const char *from, const char *to)
 {
     Arena *a = arena_new();
+    size_t n = 0;
+    char *s = file_read(a, from, &n);
+    const char *why = !s                     ? ckpt_why(a, "cannot read", from)
+                      : file_write(to, s, n) ? ckpt_why(a, "cannot write", to)
+                                             : NULL;
+    int bad = ckpt_complain(why);
+
+    arena_free(a);
+    return bad;
+}
+
+/* Copies files beside weights; how many, or -1 with a warning. */
+static int copy_beside(const char *from, const char *to)
+{
     DIR *d_i_r = opendir(from);
     struct dirent *e;
+    int n = 0;
 
-    while (d_i_r && (e = readdir(d_i_r))) {
-        size_t n = 0;
-        if (!is_beside(e->d_name))
-            continue;
-        char *s = file_read(a, strf(a, "%s/%s", from, e->d_name), &n);
-        const char *path = strf(a, "%s/%s", to, e->d_name);
-        mkdir(to, 0755);
-        if (s && file_write(path, s, n))
-            ckpt_complain(ckpt_why(a, "cannot write", path));
-    }
+    while (d_i_r && n >= 0 && (e = readdir(d_i_r)))
+        if (is_beside(e->d_name))
+            n = copy_file(strf(forever, "%s/%s", from, e->d_name),
+                          strf(forever, "%s/%s", to, e->d_name))
+                    ? -1
+                    : n + 1;
     if (d_i_r)
         closedir(d_i_r);
-    arena_free(a);
+    return n;
+}
+
+int hf_copy(const char *from, const char *to)
+{
+    OutputFolder f = folder_open(forever, to);
+
+    if (!f.temp)
+        return ckpt_complain(ckpt_why(forever, "cannot make", to));
+    int n = copy_beside(from, f.temp);
+    if (n <= 0)
+        folder_drop(&f);
+    else if (folder_commit(&f, 1))
+        return ckpt_complain(ckpt_why(forever, "cannot write", to));
+    return n < 0 ? -1 : 0;
 }
 
 /* What `from` names lies there, or in what its run has kept. */
@@ -149,8 +177,8 @@ void hf_keep(const Plan *p, const char *dir)
     const char *from = opts_str(p->opts, "from");
     const char *to = strf(forever, "%s/hf", dir);
 
-    if (from && !exists(to))
-        hf_copy(beside(from), to);
+    if (from && !exists(to) && hf_copy(beside(from), to) && err_status == 1)
+        exit(1);
 }
 
 /* ---- out ----------------------------------------------------------------- */
@@ -251,7 +279,7 @@ static int write_config(const Plan *p, FileType dt, json_t *ids, int anew,
     json_t *ours = config_of(p), *theirs = hf_config_read(to);
 
     if (!ours && !theirs) {
-        warn(NULL, "no config.json in %s: hf{} has no config={..}", to);
+        warn(NULL, "no config.json is written: hf{} has no config={..}");
         return 0;
     }
     json_t *j = hf_config_merge(ours, theirs);
@@ -264,7 +292,8 @@ static int write_config(const Plan *p, FileType dt, json_t *ids, int anew,
     return bad;
 }
 
-/* Another tokenizer than that of the folder which the weights came from. */
+/* Another tokenizer than that of the folder which the weights came from: 1 if
+ * it differs, -1 if it was not written. */
 static int take_tokenizer(const char *from, const char *to)
 {
     static const char *const names[] = { "tokenizer.json",
@@ -281,7 +310,7 @@ static int take_tokenizer(const char *from, const char *to)
             continue;
         anew = 1;
         if (file_write(path, s, n))
-            ckpt_complain(ckpt_why(forever, "cannot write", path));
+            return ckpt_complain(ckpt_why(forever, "cannot write", path));
     }
     return anew;
 }
@@ -289,8 +318,11 @@ static int take_tokenizer(const char *from, const char *to)
 int hf_finish_export(const Plan *p, const char *from, const char *to,
                      FileType dt)
 {
-    hf_copy(beside(from), to);
+    if (copy_beside(beside(from), to) < 0)
+        return -1;
     int anew = take_tokenizer(from, to);
+    if (anew < 0)
+        return -1;
     json_t *ids = special_ids(p, to);
     int bad =
         write_config(p, dt, ids, anew, to) |
@@ -300,12 +332,27 @@ int hf_finish_export(const Plan *p, const char *from, const char *to,
     return bad;
 }
 
+/* folder_commit renames: a folder whose name cannot be given to another. */
+static int is_fixed(const char *to)
+{
+    struct stat st, up, here;
+
+    return !stat(to, &st) && !stat(strf(forever, "%s/..", to), &up) &&
+           (st.st_dev != up.st_dev || st.st_ino == up.st_ino ||
+            (!stat(".", &here) && st.st_ino == here.st_ino));
+}
+
 /* An empty folder, or none yet. */
 void hf_need_empty(const char *to)
 {
-    DIR *d_i_r = opendir(to);
     struct dirent *e;
 
+    if (is_fixed(to))
+        err(NULL,
+            "%s is the current folder or a mount point; an export takes a new "
+            "folder, such as %s/model",
+            to, to);
+    DIR *d_i_r = opendir(to);
     if (!d_i_r && errno != ENOENT)
         err(NULL, "cannot read %s: %s", to, strerror(errno));
     while (d_i_r && (e = readdir(d_i_r)))

@@ -8,8 +8,7 @@
 enum { TU16 = 8, TI32 = 4, BATCH = 1 << 14 };
 
 struct BinIdx {
-    char *path[2], *temp[2]; /* .bin, .idx */
-    FILE *bin;
+    Output *out[2];        /* .bin, .idx */
     int wide;              /* i32 */
     int32_t *len;          /* malloc'd, of documents */
     int64_t n, cap, limit; /* limit: of a token */
@@ -17,44 +16,32 @@ struct BinIdx {
 
 void binidx_drop(BinIdx *idx)
 {
-    unlink(idx->temp[0]);
-    unlink(idx->temp[1]);
-    if (idx->bin)
-        fclose(idx->bin);
+    for (int i = 0; i < 2; i++)
+        if (idx->out[i])
+            output_drop(idx->out[i]);
     free(idx->len);
 }
 
-static _Noreturn void failed(BinIdx *idx, int i)
+static _Noreturn void failed(BinIdx *idx, const char *path)
 {
     int why = errno;
 
-    idx->bin = NULL; /* may be closed already */
     binidx_drop(idx);
-    err(NULL, "cannot write %s: %s", idx->path[i], strerror(why));
-}
-
-static FILE *create(BinIdx *idx, int i)
-{
-    FILE *f = fopen(idx->temp[i], "wbe");
-
-    if (!f)
-        failed(idx, i);
-    setvbuf(f, NULL, _IOFBF, 1 << 20);
-    return f;
+    err(NULL, "cannot write %s: %s", path, strerror(why));
 }
 
 BinIdx *binidx_create(const char *prefix, int64_t vocab)
 {
-    static const char *const ends[] = { "bin", "idx" };
     BinIdx *b = alloc(forever, sizeof *b);
 
     for (int i = 0; i < 2; i++) {
-        b->path[i] = strf(forever, "%s.%s", prefix, ends[i]);
-        b->temp[i] = strf(forever, "%s.%ld.tmp", b->path[i], (long)getpid());
+        const char *path = strf(forever, "%s.%s", prefix, i ? "idx" : "bin");
+        b->out[i] = output_open(forever, path);
+        if (!b->out[i])
+            failed(b, path);
     }
     b->wide = vocab >= 65500; /* Megatron's rule, not 65536 */
     b->limit = b->wide ? INT32_MAX : UINT16_MAX;
-    b->bin = create(b, 0);
     return b;
 }
 
@@ -66,12 +53,13 @@ static void put_tokens(BinIdx *idx, const int32_t *token, int64_t n)
         k = n < BATCH ? n : BATCH;
         for (int64_t i = 0; i < k; i++) {
             if (token[i] < 0 || token[i] > idx->limit)
-                die("token %d does not fit %s", (int)token[i], idx->path[0]);
+                die("token %d does not fit %s", (int)token[i],
+                    idx->out[0]->path);
             small[i] = (uint16_t)token[i];
         }
         const void *p = idx->wide ? (const void *)token : small;
-        if (!fwrite(p, (size_t)k * (idx->wide ? 4 : 2), 1, idx->bin))
-            failed(idx, 0);
+        if (!fwrite(p, (size_t)k * (idx->wide ? 4 : 2), 1, idx->out[0]->file))
+            failed(idx, idx->out[0]->path);
     }
 }
 
@@ -79,7 +67,7 @@ void binidx_add(BinIdx *idx, const int32_t *token, int64_t n)
 {
     if (n > INT32_MAX)
         err(NULL, "document %ld has %ld tokens; %s holds at most %d of one",
-            idx->n + 1, n, idx->path[1], INT32_MAX);
+            idx->n + 1, n, idx->out[1]->path, INT32_MAX);
     if (idx->n == idx->cap) {
         idx->cap = idx->cap ? 2 * idx->cap : 1 << 12;
         idx->len = realloc(idx->len, (size_t)idx->cap * sizeof *idx->len);
@@ -92,7 +80,7 @@ void binidx_add(BinIdx *idx, const int32_t *token, int64_t n)
 
 static void put64(FILE *f, int64_t v)
 {
-    fwrite(&v, sizeof v, 1, f); /* ferror is looked at when all is written */
+    fwrite(&v, sizeof v, 1, f); /* output_commit returns its error */
 }
 
 static void put_index(const BinIdx *idx, FILE *f)
@@ -117,23 +105,11 @@ static void put_index(const BinIdx *idx, FILE *f)
         put64(f, sequences += idx->len[i] > 0);
 }
 
-static void finish(BinIdx *idx, int i, FILE *f)
-{
-    int bad = fflush(f) || ferror(f) || fsync(fileno(f));
-
-    if (fclose(f) || bad)
-        failed(idx, i);
-}
-
 void binidx_close(BinIdx *bin_idx)
 {
-    FILE *idx = create(bin_idx, 1);
-
-    put_index(bin_idx, idx);
-    finish(bin_idx, 0, bin_idx->bin);
-    finish(bin_idx, 1, idx);
-    for (int i = 0; i < 2; i++) /* the index last: with it they are whole */
-        if (rename(bin_idx->temp[i], bin_idx->path[i]))
-            failed(bin_idx, i);
+    put_index(bin_idx, bin_idx->out[1]->file);
+    if (output_commit(bin_idx->out, 2))
+        err(NULL, "cannot write %s: %s", bin_idx->out[1]->path,
+            strerror(errno));
     free(bin_idx->len);
 }

@@ -85,23 +85,24 @@ static void print_part(const Tool *tool, int i)
 
 /* ---- the order, as BlendedDataset keeps it ------------------------------- */
 
-static void write_npy(const char *path, const char *type, size_t size,
-                      const void *v, int64_t n)
+static Output *write_npy(const char *path, const char *type, size_t size,
+                         const void *v, int64_t n)
 {
     char head[128];
-    FILE *f = fopen(path, "wb");
+    Output *out = output_open(forever, path);
     int len =
         snprintf(head, sizeof head,
                  "%c%s%c%c%c%c{'descr': '%s', 'fortran_order': False, "
                  "'shape': (%ld,), }",
                  '\x93', "NUMPY", 1, 0, (int)sizeof head - 10, 0, type, n);
 
+    if (!out)
+        err(NULL, "cannot write %s: %s", path, strerror(errno));
     memset(head + len, ' ', sizeof head - (size_t)len);
     head[sizeof head - 1] = '\n';
-    if (!f || fwrite(head, 1, sizeof head, f) != sizeof head ||
-        fwrite(v, size, (size_t)n, f) != (size_t)n || fclose(f))
-        err(NULL, "cannot write %s: %s", path, strerror(errno));
-    printf("%s\n", path);
+    fwrite(head, 1, sizeof head, out->file);
+    fwrite(v, size, (size_t)n, out->file);
+    return out;
 }
 
 static void write_order(const Tool *tool, const char *out)
@@ -117,10 +118,15 @@ static void write_order(const Tool *tool, const char *out)
         if (tool->s->blend)
             set[i] = (int16_t)blend_at(tool->s->blend, (int64_t)i, &within[i]);
     }
-    write_npy(strf(forever, "%s-dataset_index.npy", out), "<i2", sizeof *set,
-              set, tool->drawn);
-    write_npy(strf(forever, "%s-dataset_sample_index.npy", out), "<i8",
-              sizeof *within, within, tool->drawn);
+    const char *path[] = { strf(forever, "%s-dataset_index.npy", out),
+                           strf(forever, "%s-dataset_sample_index.npy", out) };
+    Output *file[] = {
+        write_npy(path[0], "<i2", sizeof *set, set, tool->drawn),
+        write_npy(path[1], "<i8", sizeof *within, within, tool->drawn),
+    };
+    if (output_commit(file, 2))
+        err(NULL, "cannot write %s: %s", path[1], strerror(errno));
+    printf("%s\n%s\n", path[0], path[1]);
     free(set);
     free(within);
 }

@@ -324,8 +324,7 @@ const char *tokenized(Arena *mem, const TextArgs *args, const char *path,
 {
     char *prefix = cache_prefix(mem, args, path, format);
     char *bin = strf(mem, "%s.bin", prefix);
-    int lock =
-        open(strf(mem, "%s.lock", prefix), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    int lock = file_create(strf(mem, "%s.lock", prefix), 0);
 
     if (lock >= 0)
         flock(lock, LOCK_EX);

@@ -174,7 +174,7 @@ static char *keys_key(Arena *a, char *const *key, int n)
 
 static void write_file(const char *path, const char *s, size_t n)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int fd = file_create(path, O_TRUNC);
 
     if (fd < 0 || file_put(fd, s, n) || close(fd))
         err(NULL, "cannot write %s: %s", path, strerror(errno));
@@ -272,7 +272,7 @@ static void compile(Arena *a, const Plan *p, const char *dir, const char *so)
     pid_t pid[MAXPART];
 
     logfile = strf(forever, "%s/log", dir);
-    int out = open(logfile, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int out = file_create(logfile, O_TRUNC);
     if (out < 0)
         err(NULL, "cannot write %s: %s", logfile, strerror(errno));
     for (int i = 0; i < parts; i++) {
@@ -397,8 +397,8 @@ Code *host_load(Arena *a, const Plan *p)
     c->n = p->nkernel;
     c->kernel = p->kernel;
     c->so = alloc(a, sizeof *c->so * (size_t)p->nkernel);
-    int lock = open(strf(a, "%s/%s.lock", dir, keys_key(a, key, p->nkernel)),
-                    O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    int lock = file_create(
+        strf(a, "%s/%s.lock", dir, keys_key(a, key, p->nkernel)), 0);
     if (lock >= 0)
         flock(lock, LOCK_EX);
     Library *libraries = NULL;

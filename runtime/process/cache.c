@@ -67,13 +67,5 @@ const char *cache_folder(void)
 
 void cache_keep(const char *path, const void *p, size_t n)
 {
-    char part[4200];
-
-    snprintf(part, sizeof part, "%s.%ld", path, (long)getpid());
-    int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    int ok = fd >= 0 && write(fd, p, n) == (ssize_t)n;
-    if (fd >= 0)
-        close(fd);
-    if (!ok || rename(part, path))
-        unlink(part);
+    file_replace(path, p, n); /* without it the next run makes it again */
 }

@@ -522,7 +522,7 @@ void log_note(Log *log, const char *fmt, ...)
 
 static int open_append(const char *path)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    int fd = file_create(path, O_APPEND);
 
     if (fd < 0)
         err(NULL, "cannot write %s: %s", path, strerror(errno));

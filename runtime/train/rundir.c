@@ -91,7 +91,7 @@ const char *run_dir(Arena *a, const Plan *p)
 }
 
 /* The lock goes with the process. A file system without locks gives none. */
-void run_lock(const char *dir)
+static void run_lock(const char *dir)
 {
     static int fd = -1;
 
@@ -182,10 +182,14 @@ static void keep_model(const Plan *p, const char *dir)
     }
 }
 
-void run_make(const char *ckpt)
+void run_make(const char *dir, const char *ckpt)
 {
     if (folders_make(ckpt))
         err(NULL, "cannot make the folder %s: %s", ckpt, strerror(errno));
+    run_lock(dir);
+    folder_sweep(dir);
+    folder_sweep(strf(forever, "%s/model", dir));
+    ckpt_sweep(forever, ckpt);
 }
 
 /* The settings that a config.lua of other bytes may hold all the same: what it

@@ -209,10 +209,8 @@ int run_plan(Plan *p, const RunArgs *run_args)
         run_again(&train, failed_step());
     open_exec(&train);
     compare_machine(&train, p);
-    if (!train.comm->first) {
-        run_make(train.ckpt);
-        run_lock(train.dir);
-    }
+    if (!train.comm->first)
+        run_make(train.dir, train.ckpt);
     comm_barrier(train.comm);
     train.log = log_open(train.mem, train.plan, train.x, train.dir);
     run_ranks(train.x, train.dir);

@@ -99,13 +99,14 @@ const char *path_absolute(Arena *a, const char *path, void *ctx);
 const char *config_value(Arena *a, const char *key, const char *value);
 /* rundir.c: the folder of a run, runs/<model> or key "name"; rank 0 writes. */
 const char *run_dir(Arena *a, const Plan *p);
-void run_lock(const char *dir); /* for this process; an error: another has it */
 /* What a start adds to the plan and its keys. */
 typedef struct RunRecord {
     int64_t step;               /* steps done before it */
     const char *machine, *data; /* texts; data: "" without any */
 } RunRecord;
-void run_make(const char *ckpt); /* the folder of checkpoints, those above */
+/* The folders of a run and of its checkpoints, locked, without what killed
+ * processes left there. */
+void run_make(const char *dir, const char *ckpt);
 /* exec: any of the run; p: the plan of its whole batch. */
 void run_folder(const Exec *exec, const Plan *p, const char *dir,
                 const RunArgs *args, const RunRecord *record);
