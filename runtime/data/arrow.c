@@ -1,7 +1,7 @@
 /* arrow.c: a column of texts in a file of Arrow's IPC format, as Hugging Face
  * datasets are on disk: messages, each a flatbuffer and the buffers it names
- * (arrow/format/Message.fbs, Schema.fbs). The stream is read, which a file has
- * between its "ARROW1"s. Every place is checked before it is read. */
+ * (arrow/format/Message.fbs, Schema.fbs), one behind the other in a stream,
+ * listed at the end of a file. Every place is checked before it is read. */
 #include "data.h"
 
 enum { MOSTFIELDS = 1 << 16, CONTINUES = -1 };
@@ -18,21 +18,53 @@ typedef enum ArrowType { /* Schema.fbs, union Type */
                          ARROWlarge_binary = 19,
                          ARROWlarge_utf8 = 20,
                          ARROWlarge_list = 21,
-                         ARROWrun_end = 22
+                         ARROWrun_end = 22,
+                         ARROWbinary_view = 23,
+                         ARROWutf8_view = 24,
+                         ARROWlarge_list_view = 26
 } ArrowType;
 
-typedef enum ArrowHeader { HEADERschema = 1, HEADERbatch = 3 } ArrowHeader;
+typedef enum ArrowHeader {
+    HEADERschema = 1,
+    HEADERdictionary,
+    HEADERbatch
+} ArrowHeader;
+
+/* Bytes of an entry: offsets of 32 or 64 bits, or a length, 4 bytes of the text
+ * and its place, or the text. */
+typedef enum ArrowEntry {
+    ENTRYoffset = 4,
+    ENTRYwide = 8,
+    ENTRYview = 16
+} ArrowEntry;
+
+/* Texts of a batch: places, valid 0: all are. `list` is where the buffers of
+ * views are listed. */
+typedef struct ArrowTexts {
+    int64_t rows, valid, entries, data, bytes, list, lists, body;
+} ArrowTexts;
+
+typedef struct ArrowPlace { /* of a column in batches */
+    int64_t node, buffer;
+    int64_t views; /* columns of views before it, each with more buffers */
+} ArrowPlace;
 
 struct ArrowRows {
     const uint8_t *map;
-    int64_t size, at;     /* the next message */
-    int64_t fields;       /* of the schema, met so far */
-    int bad;              /* a place beyond the file was asked for */
-    int found, wide;      /* the column is there; its offsets have 64 bits */
-    int64_t node, buffer; /* its numbers in each batch */
-    int64_t rows, row;    /* of this batch */
-    int over;             /* there is no message left */
-    int64_t valid, offsets, data, bytes; /* places; valid 0: all are */
+    int64_t size, at;            /* the next message */
+    int file;                    /* its footer lists places of messages: */
+    int64_t block[2], blocks[2]; /* of dictionaries, batches; those to come */
+    int64_t fields;              /* of the schema, met so far */
+    int bad;                     /* a place beyond the file was asked for */
+    int found;                   /* the column is there */
+    ArrowEntry entry;
+    ArrowPlace place;
+    int64_t row;      /* of the batch */
+    int over;         /* there is no message left */
+    ArrowTexts batch; /* of a column with a dictionary: indices */
+    int64_t dictionary;
+    int index;         /* bytes of an index; 0: there is no dictionary */
+    ArrowTexts *words; /* vec: parts of the dictionary */
 };
 
 /* ---- places -------------------------------------------------------------- */
@@ -104,7 +136,12 @@ static int64_t buffers_of(ArrowRows *rows, int64_t field)
     case ARROWutf8:
     case ARROWlarge_binary:
     case ARROWlarge_utf8: return 3;
-    default: return type > 0 && type <= ARROWlarge_list ? 2 : -1;
+    case ARROWbinary_view:
+    case ARROWutf8_view: rows->place.views++; return 2;
+    default:
+        return type > ARROWutf8_view && type <= ARROWlarge_list_view ? 3
+               : type > 0 && type <= ARROWlarge_list                 ? 2
+                                                                     : -1;
     }
 }
 
@@ -116,8 +153,8 @@ static const char *pass_field(ArrowRows *rows, int64_t field, int depth)
 
     if (rows->bad || own < 0 || depth > 32 || ++rows->fields > MOSTFIELDS)
         return "has a column of a type that is not read";
-    rows->node++;
-    rows->buffer += own;
+    rows->place.node++;
+    rows->place.buffer += own;
     n = field_at(rows, field, 4) ? 0 : n;
     for (int64_t i = 0; i < n; i++) {
         const char *why =
@@ -128,33 +165,58 @@ static const char *pass_field(ArrowRows *rows, int64_t field, int depth)
     return NULL;
 }
 
-static int is_named(ArrowRows *rows, int64_t field, const char *column)
+/* The bytes of an index of a column with a dictionary, which has this number.
+ * Int: bitWidth, is_signed. */
+static void read_dictionary(ArrowRows *rows, int64_t encoding)
 {
-    int64_t n, at = vector_at(rows, field, 0, 1, &n);
+    int64_t id = field_at(rows, encoding, 0);
+    int64_t type = follow(rows, field_at(rows, encoding, 1));
+    int64_t width = type ? field_at(rows, type, 0) : 0;
+    int64_t bits = width ? number_at(rows, width, 4) : 32;
 
-    return n == (int64_t)strlen(column) && n > 0 &&
-           !memcmp(rows->map + at, column, (size_t)n);
+    rows->dictionary = id ? number_at(rows, id, 8) : 0;
+    rows->index = (int)bits / 8;
+    if (bits != 8 && bits != 16 && bits != 32 && bits != 64)
+        rows->bad = 1;
+}
+
+/* The column that was looked for. */
+static const char *take_column(Arena *mem, ArrowRows *rows, int64_t field,
+                               int64_t type, const char *column)
+{
+    int64_t encoding = follow(rows, field_at(rows, field, 4));
+
+    rows->found = 1;
+    rows->entry = type == ARROWlarge_utf8  ? ENTRYwide
+                  : type == ARROWutf8_view ? ENTRYview
+                                           : ENTRYoffset;
+    if (rows->entry == ENTRYoffset && type != ARROWutf8)
+        return strf(mem, "has a column \"%s\" that holds no texts", column);
+    if (encoding)
+        read_dictionary(rows, encoding);
+    return rows->bad ? "is damaged" : NULL;
 }
 
 static const char *read_schema(Arena *mem, ArrowRows *rows, int64_t schema,
                                const char *column)
 {
-    int64_t n, at = vector_at(rows, schema, 1, 4, &n);
+    int64_t n, len, at = vector_at(rows, schema, 1, 4, &n);
+    Text names = { .arena = mem };
 
-    for (int64_t i = 0; i < n && !rows->found; i++) {
+    for (int64_t i = 0; i < n; i++) {
         int64_t field = follow(rows, at + 4 * i);
         int64_t place = field_at(rows, field, 2);
         int64_t type = place ? number_at(rows, place, 1) : 0;
-        rows->found = is_named(rows, field, column);
-        rows->wide = type == ARROWlarge_utf8;
-        if (rows->found && !rows->wide && type != ARROWutf8)
-            return strf(mem, "has a column \"%s\" that holds no texts", column);
-        const char *why = rows->found ? NULL : pass_field(rows, field, 0);
+        int64_t name = vector_at(rows, field, 0, 1, &len);
+        const char *s = len ? (const char *)rows->map + name : "";
+        if (len == (int64_t)strlen(column) && !memcmp(s, column, (size_t)len))
+            return take_column(mem, rows, field, type, column);
+        name_add(&names, s, len);
+        const char *why = pass_field(rows, field, 0);
         if (why)
             return why;
     }
-    return rows->found ? NULL
-                       : strf(mem, "has no column \"%s\" (data.field)", column);
+    return no_column(mem, column, &names);
 }
 
 /* ---- batches ------------------------------------------------------------- */
@@ -173,34 +235,91 @@ static int64_t buffer_at(ArrowRows *rows, int64_t first, int64_t body,
     return rows->bad ? 0 : bytes;
 }
 
-static const char *read_batch(ArrowRows *rows, int64_t batch, int64_t body)
+/* The column at this place of a batch; each: bytes of an entry. */
+static const char *read_texts(ArrowRows *rows, int64_t batch, int64_t body,
+                              ArrowPlace place, int64_t each, int index,
+                              ArrowTexts *t)
 {
-    int64_t nodes, buffers, node = vector_at(rows, batch, 1, 16, &nodes);
-    int64_t first = vector_at(rows, batch, 2, 16, &buffers);
+    int64_t nodes, buffers, lists, node = vector_at(rows, batch, 1, 16, &nodes);
+    int64_t first = vector_at(rows, batch, 2, 16, &buffers), k = place.buffer;
+    int64_t list = vector_at(rows, batch, 4, 8, &lists);
+    int views = !index && each == ENTRYview;
 
     if (field_at(rows, batch, 3))
         return "is compressed inside, which is not read";
-    if (rows->bad || rows->node >= nodes || rows->buffer + 3 > buffers)
+    *t = (ArrowTexts){ .body = body };
+    for (int64_t i = 0; i < place.views + views; i++) {
+        t->lists = i < lists ? number_at(rows, list + 8 * i, 8) : -1;
+        if (t->lists < 0 || t->lists > buffers)
+            return "is damaged";
+        k += i < place.views ? t->lists : 0;
+    }
+    t->list = first + 16 * (k + 2);
+    if (rows->bad || place.node >= nodes ||
+        k + 2 + (views ? t->lists : !index) > buffers)
         return "is damaged";
-    rows->rows = number_at(rows, node + 16 * rows->node, 8);
-    rows->row = 0;
-    int64_t has = buffer_at(rows, first, body, rows->buffer, &rows->valid);
-    int64_t offsets =
-        buffer_at(rows, first, body, rows->buffer + 1, &rows->offsets);
-    rows->bytes = buffer_at(rows, first, body, rows->buffer + 2, &rows->data);
-    int64_t each = rows->wide ? 8 : 4;
-    if (rows->bad || rows->rows < 0 ||
-        (rows->rows && rows->rows >= offsets / each) ||
-        (has && has < (rows->rows + 7) / 8))
+    t->rows = number_at(rows, node + 16 * place.node, 8);
+    int64_t has = buffer_at(rows, first, body, k, &t->valid);
+    int64_t bytes = buffer_at(rows, first, body, k + 1, &t->entries);
+    if (!views && !index)
+        t->bytes = buffer_at(rows, first, body, k + 2, &t->data);
+    int64_t ends = !views && !index; /* offsets have one more */
+    if (rows->bad || t->rows < 0 ||
+        (t->rows && t->rows > bytes / each - ends) ||
+        (has && has < (t->rows + 7) / 8))
         return "is damaged";
-    rows->valid = has ? rows->valid : 0;
+    t->valid = has ? t->valid : 0;
     return NULL;
+}
+
+static const char *read_batch(ArrowRows *rows, int64_t batch, int64_t body)
+{
+    rows->row = 0;
+    return read_texts(rows, batch, body, rows->place,
+                      rows->index ? rows->index : (int)rows->entry,
+                      rows->index > 0, &rows->batch);
+}
+
+/* A part of a dictionary; one that is no delta begins it anew. */
+static const char *read_words(Arena *mem, ArrowRows *rows, int64_t table,
+                              int64_t body)
+{
+    int64_t id = field_at(rows, table, 0), delta = field_at(rows, table, 2);
+    int64_t batch = follow(rows, field_at(rows, table, 1));
+    ArrowTexts part;
+
+    if ((id ? number_at(rows, id, 8) : 0) != rows->dictionary || !rows->index)
+        return NULL;
+    const char *why =
+        read_texts(rows, batch, body, (ArrowPlace){ 0 }, rows->entry, 0, &part);
+    if (!delta || !number_at(rows, delta, 1))
+        rows->words = NULL;
+    vec_push(mem, rows->words, part);
+    return why;
+}
+
+/* Goes to the next message: the one behind in a stream, the next that the
+ * footer lists in a file. 0: there is none. */
+static int seek_message(ArrowRows *rows)
+{
+    enum { BLOCK = 24 };
+
+    if (!rows->file)
+        return rows->at < rows->size;
+    for (int i = 0; i < 2; i++)
+        if (rows->blocks[i] > 0) {
+            rows->at = number_at(rows, rows->block[i], 8);
+            rows->block[i] += BLOCK;
+            rows->blocks[i]--;
+            return 1;
+        }
+    return 0;
 }
 
 /* The next message that is wanted. */
 static const char *next_message(Arena *mem, ArrowRows *rows, const char *column)
 {
-    while (rows->at < rows->size) {
+    while (seek_message(rows)) {
         int64_t head = number_at(rows, rows->at + 4, 4), start = rows->at + 8;
         if (number_at(rows, rows->at, 4) != CONTINUES || rows->bad)
             return "is damaged";
@@ -220,12 +339,36 @@ static const char *next_message(Arena *mem, ArrowRows *rows, const char *column)
             return read_schema(mem, rows, table, column);
         if (kind == HEADERbatch && rows->found)
             return read_batch(rows, table, body);
+        const char *why = kind == HEADERdictionary && rows->found
+                              ? read_words(mem, rows, table, body)
+                              : NULL;
+        if (why)
+            return why;
     }
     rows->over = 1;
     return NULL;
 }
 
 /* ---- interface ----------------------------------------------------------- */
+
+/* A file ends with a footer (File.fbs: version, schema, dictionaries, batches),
+ * its length, and "ARROW1" again. */
+static const char *read_footer(Arena *mem, ArrowRows *rows, const char *column)
+{
+    int64_t tail = rows->size - 10, bytes, footer;
+
+    rows->file = 1;
+    bytes = tail < 8 ? -1 : number_at(rows, tail, 4);
+    if (bytes < 0 || bytes > tail - 8 ||
+        memcmp(rows->map + tail + 4, "ARROW1", 6) != 0)
+        return "is cut off";
+    footer = tail - bytes;
+    footer += (uint32_t)number_at(rows, footer, 4);
+    for (int i = 0; i < 2; i++)
+        rows->block[i] = vector_at(rows, footer, 2 + i, 24, &rows->blocks[i]);
+    int64_t schema = follow(rows, field_at(rows, footer, 1));
+    return rows->bad ? "is damaged" : read_schema(mem, rows, schema, column);
+}
 
 const char *arrow_open(Arena *mem, ArrowRows **out, const char *path,
                        const char *column)
@@ -236,30 +379,89 @@ const char *arrow_open(Arena *mem, ArrowRows **out, const char *path,
     *out = a;
     if (why)
         return why;
-    a->at = a->size >= 8 && !memcmp(a->map, "ARROW1\0", 8) ? 8 : 0;
-    why = next_message(mem, a, column);
+    why = a->size >= 8 && !memcmp(a->map, "ARROW1\0", 8)
+              ? read_footer(mem, a, column)
+              : next_message(mem, a, column);
     return why || a->found ? why : "is no file of Arrow's IPC format";
 }
 
-const char *arrow_next(ArrowRows *rows, const char **why, size_t *n)
+static int is_null(const ArrowRows *rows, const ArrowTexts *t, int64_t i)
 {
-    while (rows->row == rows->rows) {
-        rows->rows = rows->row = 0;
-        *why = next_message(forever, rows, NULL);
+    return t->valid && !(rows->map[t->valid + i / 8] >> i % 8 & 1);
+}
+
+/* A text by its view. */
+static int64_t view_at(ArrowRows *rows, const ArrowTexts *t, int64_t i,
+                       int64_t *at)
+{
+    enum { INSIDE = 12 };
+    int64_t view = t->entries + i * ENTRYview, place;
+    int64_t n = number_at(rows, view, 4), k = number_at(rows, view + 8, 4);
+    int64_t from = number_at(rows, view + 12, 4);
+
+    *at = view + 4;
+    if (n <= INSIDE)
+        return n;
+    if (k < 0 || k >= t->lists || from < 0)
+        return -1;
+    int64_t bytes = buffer_at(rows, t->list, t->body, k, &place);
+    *at = place + from;
+    return n > bytes - from ? -1 : n;
+}
+
+/* Text i of a batch; null: the file is damaged. */
+static const char *text_at(ArrowRows *rows, const ArrowTexts *t, int64_t i,
+                           size_t *n)
+{
+    int each = (int)rows->entry;
+    int64_t len, at;
+
+    if (is_null(rows, t, i))
+        return "";
+    if (rows->entry == ENTRYview) {
+        len = view_at(rows, t, i, &at);
+    } else {
+        at = number_at(rows, t->entries + i * each, each);
+        len = number_at(rows, t->entries + (i + 1) * each, each);
+        len = at < 0 || len < at || len > t->bytes ? -1 : len - at;
+        at += t->data;
+    }
+    *n = len < 0 ? 0 : (size_t)len;
+    return len < 0 || rows->bad ? NULL : (const char *)rows->map + at;
+}
+
+/* The text that index i of the batch stands for. */
+static const char *word_at(ArrowRows *rows, int64_t i, size_t *n)
+{
+    const ArrowTexts *t = &rows->batch;
+    int64_t k = number_at(rows, t->entries + i * rows->index, rows->index);
+
+    if (is_null(rows, t, i))
+        return "";
+    if (rows->index < 8) /* unsigned too */
+        k &= (1ll << 8 * rows->index) - 1;
+    for (size_t part = 0; k >= 0 && part < vec_len(rows->words); part++) {
+        if (k < rows->words[part].rows)
+            return text_at(rows, &rows->words[part], k, n);
+        k -= rows->words[part].rows;
+    }
+    return NULL;
+}
+
+const char *arrow_next(Arena *mem, ArrowRows *rows, const char **why, size_t *n)
+{
+    while (rows->row == rows->batch.rows) {
+        rows->batch.rows = rows->row = 0;
+        *why = next_message(mem, rows, NULL);
         if (*why || rows->over)
             return NULL;
     }
-    int64_t i = rows->row++, each = rows->wide ? 8 : 4;
-    int64_t from = number_at(rows, rows->offsets + i * each, (int)each);
-    int64_t to = number_at(rows, rows->offsets + (i + 1) * each, (int)each);
-    if (rows->valid && !(rows->map[rows->valid + i / 8] >> i % 8 & 1))
-        from = to = 0;
-    if (from < 0 || to < from || to > rows->bytes) {
-        *why = "is damaged";
-        return NULL;
-    }
-    *n = (size_t)(to - from);
-    return (const char *)rows->map + rows->data + from;
+    *n = 0;
+    int64_t i = rows->row++;
+    const char *s =
+        rows->index ? word_at(rows, i, n) : text_at(rows, &rows->batch, i, n);
+    *why = s ? NULL : "is damaged";
+    return s;
 }
 
 void arrow_close(ArrowRows *rows)

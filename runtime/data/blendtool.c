@@ -46,6 +46,7 @@ static Samples *open_samples(const char *spec, const Opts *opts, int64_t asked)
     w.split = split && w.megatron;
     *text = text_args(opts);
     w.text = text->t ? text : NULL;
+    w.vocab = text->t ? text->t->vocab : 0;
     w.seq = w.seq ? w.seq : 1024;
     return samples_open(forever, &w);
 }

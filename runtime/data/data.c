@@ -262,6 +262,45 @@ Feed data_feed(Data *data, int64_t first)
     return (Feed){ fill, data };
 }
 
+/* Kinds of a source's files, each once. */
+static void put_kinds(Text *out, const Corpus *corpus)
+{
+    const char **seen = NULL;
+    size_t n = vec_len(corpus->file);
+
+    if (n > 1)
+        put(out, "%zu files of ", n);
+    for (size_t i = 0; i < n; i++) {
+        const char *kind = corpus->file[i].kind;
+        size_t k = 0;
+        while (k < vec_len(seen) && strcmp(seen[k], kind))
+            k++;
+        if (k < vec_len(seen))
+            continue;
+        put(out, "%s%s", k ? ", " : "", kind);
+        vec_push(out->arena, seen, kind);
+    }
+}
+
+void data_says(const Data *data, Text *out)
+{
+    const Corpus *corpus = data->set->part;
+
+    for (size_t i = 0; i < vec_len(corpus); i++) {
+        int64_t docs = 0, n = 0;
+        for (size_t k = 0; k < vec_len(corpus[i].file); k++) {
+            docs += corpus[i].file[k].t.docs;
+            n += corpus[i].file[k].t.n;
+        }
+        put(out, "%s: %s: ", data->key, corpus[i].path);
+        put_kinds(out, &corpus[i]);
+        put(out, ", %ld document%s, %ld tokens", docs, docs == 1 ? "" : "s", n);
+        if (corpus[i].without)
+            put(out, "; left out: %s", corpus[i].without);
+        put(out, "\n");
+    }
+}
+
 int64_t data_samples(const Data *data)
 {
     return data->set->n;
@@ -425,6 +464,7 @@ Data *data_open_at(Arena *a, const Plan *p, const char *key, const char *spec,
     read_shape(d);
     w.text = take_text(a, d);
     w.seq = d->seq;
+    w.vocab = d->vocab;
     w.samples = drawn(d, valid);
     d->set = samples_open(a, &w);
     look_ahead(d);

@@ -6,7 +6,7 @@
 #include "../exec/exec.h"
 #include "../tokenizer/tokenizer.h"
 
-/* ---- tokens.c npy.c indexed.c jsonl.c: files of tokens ------------------- */
+/* ---- tokens.c npy.c indexed.c sniff.c: files of tokens ------------------- */
 
 typedef enum Elem {
     EU8,
@@ -21,16 +21,18 @@ typedef enum Elem {
     NELEM
 } Elem;
 
-/* A file, mapped. Documents are a jsonl's texts with the zero after each, or
+/* A file, mapped. Documents are texts with the zero after each, or
  * the sequences of a Megatron index; any other file is one. */
 typedef struct Tokens {
     const char *path;
-    enum data_format format; /* what it is, not FORMATauto */
+    enum data_format format; /* not FORMATauto */
+    const char *packed;      /* its compression; null: none */
     const uint8_t *map, *data;
     int64_t size; /* of the file, bytes */
     Elem e;
     int64_t n;          /* elements */
     int64_t rows, cols; /* npy with rows; else 0 */
+    int foreign;        /* of a kind that is never data, by its mark */
     int64_t docs;
     const uint8_t *idx;
     int64_t idxsize; /* megatron: the index */
@@ -38,57 +40,124 @@ typedef struct Tokens {
     int64_t *ends; /* jsonl: malloc'd; ends[docs] */
 } Tokens;
 
-/* lines.c: null, or why not. lines_next: the next line without its end (it may
- * lack one at the file's end), until the next call; null: no more. */
-typedef struct TextLines {
-    void *file;
-    void *zstd;   /* its stream; null: zlib reads the file */
-    char *packed; /* of a .zst: what is read and not yet taken */
-    size_t taken, read;
-    size_t rest; /* 0: a frame has ended */
-    char *buf;
-    size_t at, end, cap; /* malloc'd */
-    int64_t number;      /* of the line, from 1 */
-} TextLines;
-const char *lines_open(TextLines *lines, const char *path);
-const char *lines_next(TextLines *lines, size_t *len);
-const char *lines_close(TextLines *lines);
+/* stream.c: the text of a file, unpacked, in UTF-8 without a byte order mark.
+ * stream_open: null, or why not; close it after either. stream_read appends at
+ * most 128 KiB; 0: no more, and stream_close gives null or what is wrong.
+ * stream_raw is the same without a change of encoding. */
+typedef struct TextStream TextStream;
+const char *stream_open(Arena *a, TextStream **out, const char *path);
+size_t stream_read(TextStream *stream, Bytes *to);
+size_t stream_raw(TextStream *stream, char *to, size_t n);
+const char *stream_close(TextStream *stream);
+/* The compression that a file's first bytes tell: "gzip"; null: none. */
+const char *packed_by(const uint8_t *s, size_t n);
+/* Is a text that begins so compressed, or does it have a byte order mark? */
+int text_coded(const uint8_t *s, size_t n);
 
-/* rows.c arrow.c parquet.c: the texts of a column. rows_open: null, or why not;
- * rows_close after either (what it said is in its arena: read it before).
- * rows_next: the next text, until the next call; one that is null in the table
- * is empty; null: no more, or r->why is what is wrong. */
+/* rows.c arrow.c parquet.c: the texts of a file, one after another. rows_open:
+ * null, or why not. rows_next: the next text, until the next call; one that is
+ * null in the table is empty; null: no more, or r->why is what is wrong. It is
+ * a row of JSON itself where the format is jsonl: see json_text. rows_close
+ * after all: null, or what is wrong, in the arena, which the caller frees. */
 typedef struct ArrowRows ArrowRows;
 typedef struct ParquetRows ParquetRows;
 typedef struct TextRows {
     Arena *mem;
+    enum data_format format;
     ArrowRows *arrow;
     ParquetRows *parquet;
+    TextStream *in;
+    Bytes buf; /* what is read of it; the place is buf.s + at */
+    size_t at;
+    int64_t line; /* of the place, from 1 */
+    int array;    /* JSON: inside one */
+    int separator;
+    int64_t column, columns; /* csv: the wanted one, and how many */
+    Bytes field, text;
+    const uint8_t *map; /* a text that is not packed */
+    int64_t size;
     const char *why;
-    int64_t number; /* of the row, from 1 */
+    int64_t number; /* of the row, or the line where it begins, from 1 */
 } TextRows;
 const char *rows_open(TextRows *rows, const char *path, enum data_format format,
                       const char *column);
 const char *rows_next(TextRows *rows, size_t *n);
-void rows_close(TextRows *rows);
+const char *rows_close(TextRows *rows);
+/* The text under a key of a row of JSON, to `to`, which has room for the n
+ * bytes of the row; a row that is a string is that text, null an empty one.
+ * Null, or a malloc'd reason. Several threads may call it. */
+char *json_text(const char *row, size_t n, const char *field, char *to,
+                size_t *len);
+/* "has no "body" (data.field= names one of: id, text)"; name_add makes the
+ * list. */
+const char *no_column(Arena *a, const char *column, const Text *names);
+void name_add(Text *names, const char *s, int64_t n);
 const char *arrow_open(Arena *a, ArrowRows **out, const char *path,
                        const char *column);
-const char *arrow_next(ArrowRows *rows, const char **why, size_t *n);
+const char *arrow_next(Arena *a, ArrowRows *rows, const char **why, size_t *n);
 void arrow_close(ArrowRows *rows);
 const char *parquet_open(Arena *a, ParquetRows **out, const char *path,
                          const char *column);
-const char *parquet_next(ParquetRows *rows, const char **why, size_t *n);
+const char *parquet_next(Arena *a, ParquetRows *rows, const char **why,
+                         size_t *n);
 void parquet_close(ParquetRows *rows);
+
+/* parquet_values.c: values of a page. BitRuns are the hybrid of equal and of
+ * packed numbers; runs_next, plain_take and values_next: 0: damaged. */
+typedef struct BitRuns {
+    const uint8_t *at, *end, *bits; /* bits: the run's; null: all are value */
+    int64_t left, bit;
+    int width; /* bits of a number, at most 32 */
+    uint32_t value;
+} BitRuns;
+typedef struct PageText {
+    const char *s;
+    int64_t n;
+} PageText;
+typedef enum ParquetEncoding {
+    ENCODINGplain = 0,
+    ENCODINGplain_dictionary = 2,
+    ENCODINGruns,
+    ENCODINGdelta_lengths = 6,
+    ENCODINGdelta_texts,
+    ENCODINGdictionary
+} ParquetEncoding;
+typedef struct PageValues {
+    int encoding;
+    const uint8_t *at, *end; /* texts to come */
+    BitRuns codes;
+    PageText *dictionary; /* malloc'd, as all below */
+    uint32_t ndictionary;
+    int32_t *prefix, *length; /* of delta encodings: of each text */
+    int64_t i, n;
+    Bytes last;
+} PageValues;
+uint64_t varint_take(const uint8_t **at, const uint8_t *end);
+int64_t zigzag_take(const uint8_t **at, const uint8_t *end);
+void runs_open(BitRuns *runs, const uint8_t *s, const uint8_t *end, int width);
+int runs_next(BitRuns *runs, uint32_t *v);
+int plain_take(const uint8_t **at, const uint8_t *end, PageText *text);
+/* A page of `most` values at most, texts and nulls. */
+const char *values_open(PageValues *values, int encoding, const uint8_t *s,
+                        const uint8_t *end, int64_t most);
+int values_next(PageValues *values, PageText *text);
+void values_close(PageValues *values);
+
+/* sniff.c: the kind of a file by its first bytes, and of tokens without a mark
+ * by the vocabulary (0: not known). tokens->format and packed; null, or why it
+ * is none that is read ("is a PNG image"). */
+const char *sniff(Arena *a, Tokens *tokens, int64_t vocab);
 
 /* Is it of texts, which become tokens? The others hold tokens. */
 int format_is_text(enum data_format format);
-/* FORMATauto becomes the format of a file, by its name and content. Null, or
- * what is wrong with the file ("is cut off"). */
-const char *tokens_format(Arena *a, const char *path, enum data_format *format);
-/* FORMATauto: by name and content. Null, or what is wrong with the file, which
- * is then closed. */
+/* Of a file its format, packed, size and foreign; FORMATauto: by content. Null,
+ * or what is wrong with the file ("is cut off"). It is closed. */
+const char *tokens_kind(Arena *a, const char *path, enum data_format format,
+                        int64_t vocab, Tokens *kind);
+/* FORMATauto: by content. Null, or what is wrong with the file, which is then
+ * closed. */
 const char *tokens_open(Arena *a, const char *path, enum data_format format,
-                        Tokens *tokens);
+                        int64_t vocab, Tokens *tokens);
 void tokens_close(Tokens *tokens);
 double tokens_at(const Tokens *tokens, int64_t i);
 /* n of them from at; what is no i32 becomes negative. */
@@ -99,15 +168,25 @@ void tokens_scattered(const Tokens *tokens); /* by shuffled samples */
 /* Document i: where it begins, and its length; -1: the index is damaged. */
 int64_t tokens_doc(const Tokens *tokens, int64_t i, int64_t *start);
 
-int elem_bytes(Elem e);
-uint32_t u32_at(const uint8_t *p); /* little-endian */
+static inline int elem_bytes(Elem e)
+{
+    return "\1\1\2\2\4\4\10\4\10"[e];
+}
+
+static inline uint32_t u32_at(const uint8_t *p) /* little-endian */
+{
+    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
+           (uint32_t)p[3] << 24;
+}
+
 /* Of one format each: null, or what is wrong. *data and *ends are malloc'd. */
 const char *npy_read(Arena *a, Tokens *tokens);
 const char *indexed_read(Arena *a, Tokens *tokens);
 int64_t indexed_doc(const Tokens *tokens, int64_t i, int64_t *start);
-/* The bytes of texts, a zero after each. */
-const char *jsonl_read(Arena *a, Tokens *tokens);
-const char *table_read(Arena *a, Tokens *tokens);
+/* Megatron's index of a file, beside it; null: there is none. */
+char *indexed_path(Arena *a, const char *path, int64_t size);
+/* The bytes of texts, a zero after each; of one text none. */
+const char *texts_read(Arena *a, Tokens *tokens);
 
 /* ---- numpy.c: what NumPy does -------------------------------------------- */
 
@@ -151,24 +230,26 @@ typedef struct TextArgs TextArgs;
 
 typedef struct SampleFile {
     Tokens t;
+    const char *kind;       /* "jsonl inside gzip" */
     const char *input;      /* this file feeds only that one */
     int64_t first, samples; /* samples before this file, in it */
 } SampleFile;
 
 typedef struct Corpus { /* a dataset */
     const char *path;
-    SampleFile *file;   /* vec */
-    int rows;           /* used in order */
-    int64_t lo, n;      /* ours: samples [lo, lo + n) of the files */
-    SampleOrder *order; /* megatron */
+    SampleFile *file;    /* vec */
+    const char *without; /* what of a folder is left out; null: nothing */
+    int rows;            /* used in order */
+    int64_t lo, n;       /* ours: samples [lo, lo + n) of the files */
+    SampleOrder *order;  /* megatron */
 } Corpus;
 
 typedef struct SampleWant {
     const char *key, *spec;
     enum data_format format;
     const Loc *loc;
-    const Plan *plan; /* its inputs may be arrays; or null */
-    int64_t seq;
+    const Plan *plan;   /* its inputs may be arrays; or null */
+    int64_t seq, vocab; /* vocab: 0: not known */
     uint64_t seed;
     int shuffle, megatron; /* data.order */
     int split;
@@ -263,6 +344,9 @@ Data *data_open(Arena *a, const Plan *p, const char *key, int flags);
 /* ... of another place than the key says, in messages still the key's. */
 Data *data_open_at(Arena *a, const Plan *p, const char *key, const char *spec,
                    int flags);
+/* A line for each source: kinds of its files, documents, tokens, and what of a
+ * folder is left out. */
+void data_says(const Data *data, Text *out);
 /* Inputs of the step that begins with this sample of the order. */
 Feed data_feed(Data *data, int64_t first);
 int64_t data_samples(const Data *data);

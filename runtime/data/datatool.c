@@ -158,11 +158,14 @@ static int do_inspect(int n, char **path, const Opts *opts, const char *out)
         if (access(name, F_OK) && !access(bin, F_OK))
             name = bin; /* as data.train takes it */
         const char *why =
-            tokens_open(forever, name, opts_data_format(opts), &tokens);
+            tokens_open(forever, name, opts_data_format(opts),
+                        tokenizer ? tokenizer->vocab : 0, &tokens);
         if (why)
             err(NULL, "%s %s", name, why);
-        printf("%s: %s, %ld bytes\n", name,
-               key_word_text("data.format", (int)tokens.format), tokens.size);
+        printf("%s: %s%s%s, %ld bytes\n", name,
+               key_word_text("data.format", (int)tokens.format),
+               tokens.packed ? " inside " : "",
+               tokens.packed ? tokens.packed : "", tokens.size);
         print_range(&tokens);
         print_docs(&tokens);
         print_first(&tokens, format_is_text(tokens.format) ? NULL : tokenizer);

@@ -82,14 +82,38 @@ static const char *read_head(Arena *a, const char *path, Tokens *tokens)
     return NULL;
 }
 
+/* The index stands beside its tokens under the same name with the end .idx. A
+ * .bin has every index of that name; another file one that names all its
+ * bytes, no more. */
+char *indexed_path(Arena *a, const char *path, int64_t size)
+{
+    const char *slash = strrchr(path, '/'), *dot = strrchr(path, '.');
+    int stem = (int)(dot && dot > (slash ? slash : path) ? dot - path
+                                                         : (long)strlen(path));
+    char *idx = strf(a, "%.*s.idx", stem, path);
+    Tokens tokens = { .size = size };
+    int64_t start, n;
+
+    if (!strcmp(idx, path) || access(idx, R_OK))
+        return NULL;
+    if (ends_with(path, ".bin"))
+        return idx;
+    const char *why = read_head(a, idx, &tokens);
+    n = !why && tokens.docs ? indexed_doc(&tokens, tokens.docs - 1, &start)
+                            : -1;
+    int whole = n >= 0 && (start + n) * elem_bytes(tokens.e) == size;
+    if (tokens.idx)
+        munmap((void *)(uintptr_t)tokens.idx, (size_t)tokens.idxsize);
+    return whole ? idx : NULL;
+}
+
 const char *indexed_read(Arena *a, Tokens *tokens)
 {
-    size_t n = strlen(tokens->path);
+    char *idx = indexed_path(a, tokens->path, tokens->size);
     int64_t start = 0, len = 0;
 
-    if (n < 4 || strcmp(tokens->path + n - 4, ".bin"))
-        return "is not named .bin, as Megatron's data is";
-    char *idx = strf(a, "%.*sidx", (int)n - 3, tokens->path);
+    if (!idx)
+        return "has no .idx beside it, as Megatron's data have";
     const char *why = read_head(a, idx, tokens);
     if (!why && tokens->docs)
         len = indexed_doc(tokens, tokens->docs - 1, &start);

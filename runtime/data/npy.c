@@ -62,7 +62,7 @@ const char *npy_read(Arena *a, Tokens *tokens)
 {
     if (tokens->size < 12 || memcmp(tokens->map, "\x93NUMPY", 6))
         return "is no .npy file (raw tokens of 16 bits are "
-               "data.format=nanogpt)";
+               "data.format=uint16)";
     int version = tokens->map[6];
     int64_t at = version == 1 ? 10 : 12;
     int64_t len = version == 1 ? tokens->map[8] | tokens->map[9] << 8

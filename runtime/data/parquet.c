@@ -1,122 +1,511 @@
-/* parquet.c: a column of texts in a .parquet file, by DuckDB's C interface
- * where libduckdb is found (duckdb.org), as it streams them. */
+/* parquet.c: a column of texts in a .parquet file: row groups, pages and their
+ * compression (parquet-format's parquet.thrift, in Thrift's compact protocol).
+ * Columns inside lists and structs are refused. Every place is checked before
+ * it is read. */
+#include <zlib.h>
+
 #include "data.h"
 
-enum { VARCHAR = 17, SHORT = 12 }; /* duckdb_type; bytes inside a string_t */
+/* ---- Thrift -------------------------------------------------------------- */
 
-typedef struct DuckString { /* duckdb_string_t */
-    uint32_t n;
-    char begin[4]; /* a short text lies here and in `rest` */
-    union {
-        const char *s; /* a longer one, whole */
-        char rest[SHORT - 4];
-    } value;
-} DuckString;
+enum { FIELDS = 16, DEEPEST = 64 };
+
+typedef enum ThriftType {
+    THRIFTtrue = 1,
+    THRIFTfalse,
+    THRIFTbyte,
+    THRIFTi16,
+    THRIFTi32,
+    THRIFTi64,
+    THRIFTdouble,
+    THRIFTbinary,
+    THRIFTlist,
+    THRIFTset,
+    THRIFTmap,
+    THRIFTstruct
+} ThriftType;
+
+typedef struct Thrift {
+    const uint8_t *at, *end;
+    int bad;
+} Thrift;
+
+/* Fields by their numbers: an integer or a text's length in v, -1: absent; the
+ * place of a text, list or struct in at. */
+typedef struct ThriftFields {
+    int64_t v[FIELDS];
+    const uint8_t *at[FIELDS];
+} ThriftFields;
+
+static void skip_bytes(Thrift *t, uint64_t n)
+{
+    if (n > (uint64_t)(t->end - t->at)) {
+        t->bad = 1;
+        t->at = t->end;
+    } else {
+        t->at += n;
+    }
+}
+
+static int64_t list_head(Thrift *t, int *type)
+{
+    int head = t->at < t->end ? *t->at : 0;
+
+    skip_bytes(t, 1);
+    *type = head & 15;
+    return head >> 4 < 15 ? head >> 4
+                          : (int64_t)(varint_take(&t->at, t->end) & INT32_MAX);
+}
+
+/* The next field of a struct; 0: there is none. */
+static int field_head(Thrift *t, int64_t *id, int *type)
+{
+    int head = t->at < t->end ? *t->at : 0;
+
+    skip_bytes(t, 1);
+    *type = head & 15;
+    *id = head >> 4 ? *id + (head >> 4)
+                    : (head ? zigzag_take(&t->at, t->end) : 0);
+    return !t->bad && head;
+}
+
+static void skip_value(Thrift *t, int type, int depth);
+
+static void skip_items(Thrift *t, int type, int depth)
+{
+    int kind, value = 0;
+    int64_t n;
+
+    if (type == THRIFTmap) {
+        n = (int64_t)(varint_take(&t->at, t->end) & INT32_MAX);
+        kind = n && t->at < t->end ? *t->at >> 4 : 0;
+        value = n && t->at < t->end ? *t->at & 15 : 0;
+        skip_bytes(t, n > 0);
+    } else {
+        n = list_head(t, &kind);
+    }
+    for (int64_t i = 0; i < n && !t->bad; i++) {
+        skip_value(t, kind == THRIFTtrue ? THRIFTbyte : kind, depth);
+        if (value)
+            skip_value(t, value == THRIFTtrue ? THRIFTbyte : value, depth);
+    }
+}
+
+static void skip_value(Thrift *t, int type, int depth)
+{
+    int64_t id = 0;
+    int kind;
+
+    if (depth > DEEPEST || t->at == t->end) {
+        t->bad = 1;
+        return;
+    }
+    switch (type) {
+    case THRIFTtrue:
+    case THRIFTfalse: break;
+    case THRIFTbyte: skip_bytes(t, 1); break;
+    case THRIFTi16:
+    case THRIFTi32:
+    case THRIFTi64: varint_take(&t->at, t->end); break;
+    case THRIFTdouble: skip_bytes(t, 8); break;
+    case THRIFTbinary: skip_bytes(t, varint_take(&t->at, t->end)); break;
+    case THRIFTlist:
+    case THRIFTset:
+    case THRIFTmap: skip_items(t, type, depth + 1); break;
+    case THRIFTstruct:
+        while (field_head(t, &id, &kind))
+            skip_value(t, kind, depth + 1);
+        break;
+    default: t->bad = 1;
+    }
+}
+
+/* A struct; t is behind it. */
+static void take_struct(Thrift *t, ThriftFields *f)
+{
+    int64_t id = 0;
+    int type;
+
+    memset(f->v, -1, sizeof f->v);
+    memset(f->at, 0, sizeof f->at);
+    while (field_head(t, &id, &type)) {
+        const uint8_t *at = t->at;
+        skip_value(t, type, 0);
+        if (id < 0 || id >= FIELDS || t->bad)
+            continue;
+        if (type <= THRIFTfalse)
+            f->v[id] = type == THRIFTtrue;
+        else if (type >= THRIFTi16 && type <= THRIFTi64)
+            f->v[id] = zigzag_take(&at, t->end);
+        else if (type == THRIFTbinary)
+            f->v[id] = (int64_t)varint_take(&at, t->end);
+        f->at[id] = at;
+    }
+}
+
+/* The list that is field i, of structs; null: its items are something else. */
+static Thrift list_of(const Thrift *t, const ThriftFields *f, int i, int64_t *n)
+{
+    Thrift list = { f->at[i] ? f->at[i] : t->end, t->end, t->bad };
+    int type;
+
+    *n = list_head(&list, &type);
+    if (list.bad || type != THRIFTstruct)
+        *n = 0;
+    return list;
+}
+
+/* ---- fields of parquet.thrift -------------------------------------------- */
+
+enum { FILEschema = 2, FILEgroups = 4 };
+enum { ELEMENTtype = 1, ELEMENTrepeats = 3, ELEMENTname, ELEMENTchildren };
+enum { ELEMENTconverted = 6, TYPEbytes = 6, REPEATSoptional = 1, REPEATSmany };
+enum { CONVERTEDdecimal = 5, CONVERTEDbson = 20 };
+enum { GROUPcolumns = 1, CHUNKfile = 1, CHUNKmeta = 3 };
+enum { METAcodec = 4, METAvalues, METAsize = 7, METAdata = 9, METAwords = 11 };
+enum { PAGEtype = 1, PAGEbytes, PAGEpacked, PAGEv1 = 5, PAGEwords = 7, PAGEv2 };
+enum { HEADvalues = 1, HEADencoding, HEADlevels };
+enum { V2encoding = 4, V2levels, V2repeats, V2packed };
+enum { PAGEisdata = 0, PAGEiswords = 2, PAGEisv2 = 3 };
 
 struct ParquetRows {
-    void *database, *connection, *statement, *pending, *chunk;
-    DuckResult result;
-    const DuckString *text;
-    const uint64_t *valid; /* null: all are */
-    uint64_t rows, row;
-    int running;
+    const uint8_t *map;
+    int64_t size;
+    Thrift groups; /* those to come */
+    int64_t ngroup;
+    int64_t column, columns; /* the leaf, and how many there are */
+    int optional;
+    int64_t codec, left; /* of the chunk; values to come */
+    const uint8_t *at, *end;
+    int64_t page;         /* values of the page to come */
+    uint8_t *unpacked[2]; /* malloc'd: the page, the dictionary */
+    BitRuns levels;
+    PageValues values;
 };
 
-/* What SQL reads as s between quotes of that kind. */
-static const char *quoted(Arena *a, const char *s, char quote)
-{
-    Text t = { .arena = a };
+/* ---- compression --------------------------------------------------------- */
 
-    putn(&t, &quote, 1);
-    for (; *s; s++) {
-        putn(&t, s, 1);
-        if (*s == quote)
-            putn(&t, s, 1);
+/* Snappy's format_description.txt. 0: damaged. */
+static int unsnap(const uint8_t *s, const uint8_t *end, uint8_t *to, int64_t n)
+{
+    uint8_t *start = to, *stop = to + n;
+
+    if (varint_take(&s, end) != (uint64_t)n)
+        return 0;
+    while (s < end) {
+        int tag = *s++, kind = tag & 3;
+        int more = kind            ? (kind == 3 ? 4 : kind)
+                   : tag >> 2 < 60 ? 0
+                                   : (tag >> 2) - 59;
+        int64_t len = (tag >> 2) + 1, back = 0;
+        if (more > end - s)
+            return 0;
+        for (int i = 0; i < more; i++)
+            back |= (int64_t)s[i] << 8 * i;
+        s += more;
+        if (kind == 1) {
+            back |= (int64_t)(tag >> 5) << 8;
+            len = (tag >> 2 & 7) + 4;
+        }
+        len = kind || !more ? len : back + 1;
+        if (len > stop - to ||
+            (kind ? !back || back > to - start : len > end - s))
+            return 0;
+        if (!kind)
+            memcpy(to, s, (size_t)len);
+        for (int64_t i = 0; kind && i < len; i++)
+            to[i] = to[i - back];
+        s += kind ? 0 : len;
+        to += len;
     }
-    putn(&t, &quote, 1);
-    return t.s;
+    return to == stop;
 }
 
-static const char *said(Arena *a, const char *what)
+static int ungzip(const uint8_t *s, int64_t n, uint8_t *to, int64_t bytes)
 {
-    return strf(a, "is not read by DuckDB: %.*s",
-                what ? (int)strcspn(what, "\n") : 0, what ? what : "");
+    z_stream z = { .next_in = (uint8_t *)(uintptr_t)s,
+                   .avail_in = (uInt)n,
+                   .next_out = to,
+                   .avail_out = (uInt)bytes };
+
+    if (inflateInit2(&z, 15 + 32))
+        return 0;
+    int end = inflate(&z, Z_FINISH) == Z_STREAM_END;
+    inflateEnd(&z);
+    return end && !z.avail_out;
 }
 
-static const char *start(Arena *a, ParquetRows *rows, const char *path,
-                         const char *column)
+/* n bytes of this codec become exactly `bytes`. Null, or why not. */
+static const char *unpack(Arena *a, int64_t codec, const uint8_t *s, int64_t n,
+                          uint8_t *to, int64_t bytes)
 {
-    const char *sql = strf(a, "SELECT %s FROM read_parquet(%s)",
-                           quoted(a, column, '"'), quoted(a, path, '\''));
+    static const char *const names[] = { "none",   "snappy", "gzip", "LZO",
+                                         "Brotli", "LZ4",    "zstd", "LZ4" };
+    enum { SNAPPY = 1, GZIP = 2, ZSTD = 6 };
 
-    if (dl.duckdb_open(NULL, &rows->database) ||
-        dl.duckdb_connect(rows->database, &rows->connection))
-        return "cannot be read: DuckDB does not open";
-    if (dl.duckdb_prepare(rows->connection, sql, &rows->statement))
-        return said(a, dl.duckdb_prepare_error(rows->statement));
-    if (dl.duckdb_pending_prepared_streaming(rows->statement, &rows->pending))
-        return said(a, dl.duckdb_pending_error(rows->pending));
-    rows->running = 1;
-    if (dl.duckdb_execute_pending(rows->pending, &rows->result))
-        return said(a, dl.duckdb_result_error(&rows->result));
-    if (dl.duckdb_column_type(&rows->result, 0) != VARCHAR)
-        return strf(a, "has a column \"%s\" that holds no texts", column);
+    if (codec == ZSTD && !dl_open(LIBzstd))
+        return dl_missing(a, LIBzstd);
+    switch (codec) {
+    case SNAPPY: return unsnap(s, s + n, to, bytes) ? NULL : "is damaged";
+    case GZIP: return ungzip(s, n, to, bytes) ? NULL : "is damaged";
+    case ZSTD:
+        return dl.ZSTD_decompress(to, (size_t)bytes, s, (size_t)n) ==
+                       (size_t)bytes
+                   ? NULL
+                   : "is damaged";
+    default:
+        return strf(a,
+                    "is compressed by %s, which is not read (snappy, gzip and "
+                    "zstd are)",
+                    codec >= 0 && codec < countof(names) ? names[codec]
+                                                         : "something new");
+    }
+}
+
+/* ---- pages --------------------------------------------------------------- */
+
+/* A page's size that no compressed page of n bytes reaches. */
+static int absurd(int64_t bytes, int64_t n)
+{
+    return bytes < 0 || bytes > (64 << 20) + 1032 * n;
+}
+
+static const char *read_dictionary(ParquetRows *rows, const uint8_t *s,
+                                   const uint8_t *end, int64_t n)
+{
+    PageValues *values = &rows->values;
+
+    if (n < 0 || n > (end - s) / 4)
+        return "is damaged";
+    values->dictionary =
+        enlarge(values->dictionary, (size_t)n * sizeof *values->dictionary + 1);
+    values->ndictionary = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (!plain_take(&s, end, &values->dictionary[i]))
+            return "is damaged";
+    values->ndictionary = (uint32_t)n;
     return NULL;
 }
+
+/* A page's levels and values. The levels of a page of version 2 have their
+ * length in its header; of version 1 (nlevels -1) it stands before them. */
+static const char *read_data(ParquetRows *rows, const ThriftFields *head,
+                             const uint8_t *levels, int64_t nlevels,
+                             const uint8_t *s, const uint8_t *end)
+{
+    int v2 = nlevels >= 0;
+
+    if (rows->optional && !v2) {
+        if (end - s < 4 || (nlevels = u32_at(s)) > end - s - 4)
+            return "is damaged";
+        if (head->v[HEADlevels] != ENCODINGruns)
+            return "has a page of an encoding that is not read";
+        levels = s + 4;
+        s += 4 + nlevels;
+    }
+    rows->page = head->v[HEADvalues];
+    if (rows->page < 0 || rows->page > rows->left)
+        return "is damaged";
+    if (rows->optional)
+        runs_open(&rows->levels, levels, levels + nlevels, 1);
+    return values_open(&rows->values,
+                       (int)head->v[v2 ? V2encoding : HEADencoding], s, end,
+                       rows->page);
+}
+
+/* The bytes of a page behind its levels, unpacked. */
+static const char *unpack_page(Arena *a, ParquetRows *rows, int words,
+                               const uint8_t **s, const uint8_t **end,
+                               int64_t bytes)
+{
+    uint8_t **to = &rows->unpacked[words];
+
+    *to = enlarge(*to, (size_t)bytes + 1);
+    const char *why =
+        bytes ? unpack(a, rows->codec, *s, *end - *s, *to, bytes) : NULL;
+    *s = *to;
+    *end = *to + bytes;
+    return why;
+}
+
+static const char *next_page(Arena *a, ParquetRows *rows)
+{
+    Thrift t = { rows->at, rows->end, 0 };
+    ThriftFields page, head;
+
+    take_struct(&t, &page);
+    int64_t bytes = page.v[PAGEbytes], n = page.v[PAGEpacked], levels = 0;
+    int words = page.v[PAGEtype] == PAGEiswords;
+    int v2 = page.v[PAGEtype] == PAGEisv2;
+    const uint8_t *s = t.at, *end = s + n;
+    const uint8_t *at = page.at[words ? PAGEwords : v2 ? PAGEv2 : PAGEv1];
+    if (t.bad || n < 0 || n > rows->end - s || absurd(bytes, n))
+        return rows->at == rows->end ? "is cut off" : "is damaged";
+    rows->at = end;
+    if (page.v[PAGEtype] != PAGEisdata && !v2 && !words)
+        return NULL;
+    Thrift h = { at ? at : t.end, t.end, 0 };
+    take_struct(&h, &head);
+    if (v2) {
+        levels = head.v[V2levels];
+        if (levels < 0 || head.v[V2repeats] != 0 || levels > n ||
+            levels > bytes)
+            return "is damaged";
+    }
+    const uint8_t *from = s + levels;
+    const char *why = NULL;
+    if (rows->codec && !(v2 && !head.v[V2packed]))
+        why = unpack_page(a, rows, words, &from, &end, bytes - levels);
+    if (why || h.bad)
+        return why ? why : "is damaged";
+    return words ? read_dictionary(rows, from, end, head.v[HEADvalues])
+                 : read_data(rows, &head, s, v2 ? levels : -1, from, end);
+}
+
+/* ---- the file ------------------------------------------------------------ */
+
+static const char *next_chunk(ParquetRows *rows)
+{
+    ThriftFields group, chunk, meta;
+    int64_t n;
+
+    take_struct(&rows->groups, &group);
+    rows->ngroup--;
+    Thrift t = list_of(&rows->groups, &group, GROUPcolumns, &n);
+    if (n != rows->columns)
+        return "is damaged";
+    for (int64_t i = 0; i <= rows->column; i++)
+        take_struct(&t, &chunk);
+    if (chunk.at[CHUNKfile])
+        return "has its data in other files, which is not read";
+    Thrift m = { chunk.at[CHUNKmeta] ? chunk.at[CHUNKmeta] : t.end, t.end, 0 };
+    take_struct(&m, &meta);
+    int64_t words = meta.v[METAwords], at = meta.v[METAdata];
+    int64_t size = meta.v[METAsize];
+    at = words > 0 && words < at ? words : at;
+    if (t.bad || m.bad || at < 4 || size < 0 || at > rows->size ||
+        size > rows->size - at || meta.v[METAvalues] < 0)
+        return "is damaged";
+    rows->codec = meta.v[METAcodec];
+    rows->left = meta.v[METAvalues];
+    rows->at = rows->map + at;
+    rows->end = rows->at + size;
+    rows->values.ndictionary = 0;
+    return NULL;
+}
+
+static int is_name(const ThriftFields *element, const char *name)
+{
+    return element->at[ELEMENTname] &&
+           element->v[ELEMENTname] == (int64_t)strlen(name) &&
+           !memcmp(element->at[ELEMENTname], name, strlen(name));
+}
+
+/* Null: it is a flat column of texts. */
+static const char *check_column(Arena *a, ParquetRows *rows,
+                                const ThriftFields *e, const char *name)
+{
+    int64_t converted = e->v[ELEMENTconverted];
+
+    if (e->v[ELEMENTchildren] > 0 || e->v[ELEMENTrepeats] == REPEATSmany)
+        return strf(a,
+                    "has a column \"%s\" that is nested (a list or a struct), "
+                    "which is not read",
+                    name);
+    if (e->v[ELEMENTtype] != TYPEbytes || converted == CONVERTEDdecimal ||
+        converted == CONVERTEDbson)
+        return strf(a, "has a column \"%s\" that holds no texts", name);
+    rows->optional = e->v[ELEMENTrepeats] == REPEATSoptional;
+    return NULL;
+}
+
+/* Finds the column among the children of the root. */
+static const char *read_schema(Arena *a, ParquetRows *rows, Thrift t, int64_t n,
+                               const char *name)
+{
+    ThriftFields e;
+    Text names = { .arena = a };
+    const char *why = NULL;
+    int64_t inside = 0; /* elements of a nested column to come */
+
+    rows->column = -1;
+    for (int64_t i = 0; i < n && !t.bad; i++) {
+        take_struct(&t, &e);
+        int64_t children = e.v[ELEMENTchildren] > 0 ? e.v[ELEMENTchildren] : 0;
+        if (i && !inside && rows->column < 0 && is_name(&e, name)) {
+            why = check_column(a, rows, &e, name);
+            rows->column = rows->columns;
+        }
+        if (i && !inside)
+            name_add(&names, (const char *)e.at[ELEMENTname], e.v[ELEMENTname]);
+        inside += i ? children - (inside > 0) : 0;
+        rows->columns += i && !children;
+    }
+    if (t.bad || n < 1)
+        return "is damaged";
+    return rows->column < 0 ? no_column(a, name, &names) : why;
+}
+
+static const char *read_footer(Arena *a, ParquetRows *rows, const char *name)
+{
+    int64_t n, room = rows->size - 12;
+    const uint8_t *tail = rows->map + rows->size - 8;
+    ThriftFields file;
+
+    if (room < 0 || memcmp(rows->map, "PAR1", 4))
+        return "is no .parquet file";
+    if (!memcmp(tail + 4, "PARE", 4))
+        return "is encrypted, which is not read";
+    if (memcmp(tail + 4, "PAR1", 4) || u32_at(tail) > room)
+        return "is cut off";
+    Thrift t = { tail - u32_at(tail), tail, 0 };
+    take_struct(&t, &file);
+    rows->groups = list_of(&t, &file, FILEgroups, &rows->ngroup);
+    Thrift schema = list_of(&t, &file, FILEschema, &n);
+    return t.bad ? "is damaged" : read_schema(a, rows, schema, n, name);
+}
+
+/* ---- interface ----------------------------------------------------------- */
 
 const char *parquet_open(Arena *a, ParquetRows **out, const char *path,
                          const char *column)
 {
-    if (!dl_open(LIBduckdb))
-        return strf(a,
-                    "needs libduckdb (duckdb.org: libduckdb-linux-*.zip): %s",
-                    dl_why(LIBduckdb));
-    *out = alloc(a, sizeof **out);
-    return start(a, *out, path, column);
+    ParquetRows *rows = alloc(a, sizeof *rows);
+    const char *why = map_whole(a, path, &rows->map, &rows->size);
+
+    *out = rows;
+    return why ? why : read_footer(a, rows, column);
 }
 
-/* 0: there is no more, or *why. */
-static int next_chunk(ParquetRows *rows, const char **why)
+const char *parquet_next(Arena *a, ParquetRows *rows, const char **why,
+                         size_t *n)
 {
-    if (rows->chunk)
-        dl.duckdb_destroy_data_chunk(&rows->chunk);
-    rows->chunk = dl.duckdb_fetch_chunk(rows->result);
-    const char *wrong = dl.duckdb_result_error(&rows->result);
-    if (!rows->chunk && wrong && *wrong)
-        *why = said(forever, wrong);
-    if (!rows->chunk)
-        return 0;
-    void *column = dl.duckdb_data_chunk_get_vector(rows->chunk, 0);
-    rows->rows = dl.duckdb_data_chunk_get_size(rows->chunk);
-    rows->row = 0;
-    rows->text = dl.duckdb_vector_get_data(column);
-    rows->valid = dl.duckdb_vector_get_validity(column);
-    return rows->rows > 0;
-}
+    PageText text = { "", 0 };
+    uint32_t there = 1;
 
-const char *parquet_next(ParquetRows *rows, const char **why, size_t *n)
-{
-    if (rows->row == rows->rows && !next_chunk(rows, why))
+    while (!*why && !rows->page) {
+        if (!rows->left && !rows->ngroup)
+            return NULL;
+        *why = rows->left ? next_page(a, rows) : next_chunk(rows);
+    }
+    if (*why)
         return NULL;
-    uint64_t i = rows->row++;
-    const DuckString *string = &rows->text[i];
-    int is = !rows->valid || rows->valid[i / 64] >> i % 64 & 1;
-    *n = is ? string->n : 0;
-    return !is                  ? ""
-           : string->n <= SHORT ? (const char *)string + 4
-                                : string->value.s;
+    rows->page--;
+    rows->left--;
+    if ((rows->optional && !runs_next(&rows->levels, &there)) ||
+        (there && !values_next(&rows->values, &text)))
+        *why = "is damaged";
+    *n = (size_t)text.n;
+    return *why ? NULL : text.s;
 }
 
 void parquet_close(ParquetRows *rows)
 {
     if (!rows)
         return;
-    if (rows->chunk)
-        dl.duckdb_destroy_data_chunk(&rows->chunk);
-    if (rows->running)
-        dl.duckdb_destroy_result(&rows->result);
-    dl.duckdb_destroy_pending(&rows->pending);
-    dl.duckdb_destroy_prepare(&rows->statement);
-    dl.duckdb_disconnect(&rows->connection);
-    dl.duckdb_close(&rows->database);
+    if (rows->map)
+        munmap((void *)(uintptr_t)rows->map, (size_t)rows->size);
+    values_close(&rows->values);
+    for (int i = 0; i < 2; i++)
+        free(rows->unpacked[i]);
 }

@@ -147,26 +147,25 @@ static const char *take_question(Arena *a, const json_t *line,
 
 Question *questions_read(Arena *a, const char *path)
 {
-    TextLines in;
+    TextRows rows;
     Question *all = NULL, q;
-    const char *why = lines_open(&in, path), *line;
-    size_t len;
+    const char *why = rows_open(&rows, path, FORMATjsonl, NULL), *row;
+    size_t n;
 
-    while (!why && (line = lines_next(&in, &len))) {
+    while (!why && (row = rows_next(&rows, &n))) {
         json_error_t e;
-        json_t *j = len ? json_loadb(line, len, 0, &e) : NULL;
-        if (!len)
-            continue;
+        json_t *j = json_loadb(row, n, 0, &e);
         why = j ? take_question(a, j, &q) : strf(a, "%s", e.text);
         json_decref(j);
         if (why)
-            err(&(Loc){ path, (int)in.number, NULL }, "%s", why);
+            err(&(Loc){ path, (int)rows.number, NULL }, "%s", why);
         vec_push(a, all, q);
     }
-    const char *broken = lines_close(&in);
+    const char *broken = rows_close(&rows);
     why = why ? why : broken;
     if (why)
         err(NULL, "%s %s", path, why);
+    arena_free(rows.mem);
     if (!vec_len(all))
         err(NULL, "%s has no questions", path);
     return all;

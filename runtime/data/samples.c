@@ -1,7 +1,7 @@
 /* samples.c: samples from files, in an order that is computed.
  *
  * A set is a part, or a blend of parts with weights: "0.7 a 0.3 b". A part is a
- * file, a folder (all its files, by name), or a pattern ("{a,b}-*.bin"). Its
+ * file, a folder (its data files, by name), or a pattern ("{a,b}-*.bin"). Its
  * tokens are cut into samples of seq tokens, labels being the next tokens. In
  * an array of rows (.npy) a row is a sample, seq + 1 long, or seq (its last
  * token then has no label); rows are used in order.
@@ -10,6 +10,7 @@
  * and that of a blend is blend.c's: sample number i of a run is the same in
  * every fold, and a run that resumes needs nothing but its position.
  * order=megatron instead builds Megatron's (megatron.c). */
+#include <ctype.h>
 #include <glob.h>
 
 #include "data.h"
@@ -45,25 +46,29 @@ static void need_tokenizer(const Samples *samples, const char *path)
 static void add_file(const Samples *samples, Corpus *corpus, const char *path,
                      const char *input)
 {
+    const SampleWant *want = &samples->want;
     SampleFile f = { .input = input };
-    enum data_format format = samples->want.format;
+    Tokens kind = { 0 };
     const char *from = path;
     const char *why =
-        samples->want.text ? tokens_format(samples->mem, path, &format) : NULL;
+        tokens_kind(samples->mem, path, want->format, want->vocab, &kind);
+    enum data_format format = kind.format;
 
-    if (!why && samples->want.text && format_is_text(format)) {
-        from = tokenized(samples->mem, samples->want.text, path, format);
+    if (!why && want->text && format_is_text(format)) {
+        from = tokenized(samples->mem, want->text, path, format);
         format = FORMATmegatron;
     }
     if (!why)
-        why = tokens_open(samples->mem, from, format, &f.t);
-
+        why = tokens_open(samples->mem, from, format, want->vocab, &f.t);
     if (why)
-        err(samples->want.loc, "%s: %s %s", samples->want.key, from, why);
+        err(want->loc, "%s: %s %s", want->key, from, why);
     f.t.path = strf(samples->mem, "%s", path); /* what people know it by */
+    f.kind = strf(
+        samples->mem, "%s%s%s", key_word_text("data.format", (int)kind.format),
+        kind.packed ? " inside " : "", kind.packed ? kind.packed : "");
     if (format_is_text(f.t.format))
         need_tokenizer(samples, path);
-    if (samples->want.shuffle || samples->want.megatron)
+    if (want->shuffle || want->megatron)
         tokens_scattered(&f.t);
     vec_push(samples->mem, corpus->file, f);
 }
@@ -88,13 +93,176 @@ static int add_arrays(Samples *samples, Corpus *corpus, const char *dir)
     return n;
 }
 
-/* Beside its .bin a Megatron index is no data. */
-static int is_index(const Samples *samples, const char *path)
+/* Beside its tokens a Megatron index is no data. */
+static int is_index(const char *path)
 {
-    return ends_with(path, ".idx") &&
-           !access(strf(samples->mem, "%.*sbin", (int)strlen(path) - 3, path),
-                   F_OK);
+    char first[9] = "";
+    FILE *f = fopen(path, "rbe");
+    size_t n = f ? fread(first, 1, sizeof first, f) : 0;
+
+    if (f)
+        fclose(f);
+    return n == sizeof first && !memcmp(first, "MMIDIDX\0\0", n);
 }
+
+/* ---- folders ------------------------------------------------------------- */
+
+/* A file of a folder. */
+typedef struct FolderFile {
+    const char *path, *name;
+    Tokens kind;
+    int out;
+} FolderFile;
+
+/* Names that say about the data, and of other splits than the wanted one. */
+static int is_beside(const char *name)
+{
+    static const char *const begins[] = {
+        "_",        "README",       "LICENSE",           "NOTICE",
+        "CITATION", "dataset_info", "dataset_dict.json", "state.json"
+    };
+
+    for (int i = 0; i < countof(begins); i++)
+        if (!strncasecmp(name, begins[i], strlen(begins[i])))
+            return 1;
+    return 0;
+}
+
+/* 1: of training, 2: held out; 0: the name tells no split. */
+static int split_of(const char *name)
+{
+    static const char *const splits[] = { "train", "test", "val", "dev",
+                                          "eval" };
+
+    for (int i = 0; i < countof(splits); i++) {
+        size_t n = strlen(splits[i]);
+        if (!strncasecmp(name, splits[i], n) &&
+            (!isalpha((uint8_t)name[n]) || !strncasecmp(name, "valid", 5)))
+            return 1 + (i > 0);
+    }
+    return 0;
+}
+
+/* An object alone that has no text tells about the data. */
+static int is_about(const Samples *samples, const FolderFile *file)
+{
+    const TextArgs *text = samples->want.text;
+    const char *field = text ? text->field : "text";
+    TextRows rows;
+    size_t n, len;
+    const char *row = rows_open(&rows, file->path, FORMATjsonl, field)
+                          ? NULL
+                          : rows_next(&rows, &n);
+    char *to = enlarge(NULL, row ? n : 1);
+    char *why = row ? json_text(row, n, field, to, &len) : NULL;
+    int is = why && *row == '{' && !rows_next(&rows, &n) && !rows.why;
+
+    free(to);
+    free(why);
+    rows_close(&rows);
+    arena_free(rows.mem);
+    return is;
+}
+
+/* Of the kinds that are data the one that most bytes have. */
+static enum data_format main_kind(const FolderFile *file)
+{
+    int64_t bytes[NELEM + FORMATnanogpt + 1] = { 0 };
+    int most = FORMATauto;
+
+    for (size_t i = 0; i < vec_len(file); i++)
+        if (!file[i].out)
+            bytes[file[i].kind.format] += file[i].kind.size;
+    for (int i = FORMATauto + 1; i <= FORMATnanogpt; i++)
+        if (bytes[i] > bytes[most])
+            most = i;
+    return (enum data_format)most;
+}
+
+static void leave_splits(const Samples *samples, FolderFile *file)
+{
+    int wanted = strcmp(samples->want.key, "data.valid") ? 1 : 2;
+    int seen = 0;
+
+    for (size_t i = 0; i < vec_len(file); i++)
+        seen |= file[i].out ? 0 : split_of(file[i].name);
+    for (size_t i = 0; i < vec_len(file); i++)
+        file[i].out |= seen == 3 && split_of(file[i].name) == 3 - wanted;
+}
+
+/* Marks what is no data of the folder. Files that cannot be told stay: opening
+ * them says why. */
+static void leave_out(const Samples *samples, FolderFile *file)
+{
+    const SampleWant *want = &samples->want;
+    size_t n = vec_len(file);
+
+    leave_splits(samples, file);
+    for (size_t i = 0; i < n; i++) {
+        FolderFile *f = &file[i];
+        const char *why = tokens_kind(samples->mem, f->path, want->format,
+                                      want->vocab, &f->kind);
+        f->out |=
+            is_beside(f->name) || f->kind.foreign || !f->kind.size ||
+            (!why && f->kind.format == FORMATjsonl && is_about(samples, f));
+        if (why && !f->out)
+            f->kind.format = FORMATauto;
+    }
+    enum data_format most = main_kind(file);
+    for (size_t i = 0; i < n; i++)
+        file[i].out |= file[i].kind.format && file[i].kind.format != most;
+}
+
+static void say_without(const Samples *samples, Corpus *corpus,
+                        const FolderFile *file, int64_t folders)
+{
+    enum { NAMED = 8 };
+    Text t = { .arena = samples->mem };
+    int64_t n = 0;
+
+    for (size_t i = 0; i < vec_len(file); i++)
+        if (file[i].out && n++ < NAMED)
+            put(&t, "%s%s", n > 1 ? ", " : "", file[i].name);
+    if (n > NAMED)
+        put(&t, " and %ld more", n - NAMED);
+    if (folders)
+        put(&t, "%s%ld folder%s", n ? ", " : "", folders,
+            folders > 1 ? "s" : "");
+    corpus->without = t.s;
+}
+
+/* Files of a folder that are data; 0: there are none. */
+static size_t add_folder(const Samples *samples, Corpus *corpus,
+                         const char *dir)
+{
+    FolderFile *file = NULL;
+    int64_t folders = 0;
+    glob_t g = { 0 };
+    const char *pattern = strf(samples->mem, "%s/*", dir);
+    size_t in = 0;
+
+    if (!glob(pattern, 0, NULL, &g))
+        for (size_t i = 0; i < g.gl_pathc; i++) {
+            FolderFile f = { .path = strf(samples->mem, "%s", g.gl_pathv[i]) };
+            f.name = strrchr(f.path, '/') + 1;
+            if (folder_exists(f.path))
+                folders++;
+            else if (!is_index(f.path))
+                vec_push(samples->mem, file, f);
+        }
+    globfree(&g);
+    leave_out(samples, file);
+    for (size_t i = 0; i < vec_len(file); i++)
+        in += !file[i].out;
+    if (in)
+        say_without(samples, corpus, file, folders);
+    for (size_t i = 0; i < vec_len(file); i++)
+        if (!file[i].out)
+            add_file(samples, corpus, file[i].path, NULL);
+    return in;
+}
+
+/* ---- paths --------------------------------------------------------------- */
 
 static void add_pattern(const Samples *samples, Corpus *corpus,
                         const char *pattern)
@@ -108,33 +276,27 @@ static void add_pattern(const Samples *samples, Corpus *corpus,
             "sets another)",
             key, corpus->path, key);
     for (size_t i = 0; i < g.gl_pathc; i++)
-        if (!folder_exists(g.gl_pathv[i]) && !is_index(samples, g.gl_pathv[i]))
+        if (!folder_exists(g.gl_pathv[i]) && !is_index(g.gl_pathv[i]))
             add_file(samples, corpus, g.gl_pathv[i], NULL);
     globfree(&g);
     if (!vec_len(corpus->file))
         err(samples->want.loc, "%s: no files in %s", key, corpus->path);
 }
 
-/* Of a folder that holds tables, as Hugging Face datasets are on disk, these
- * only; of one of splits, "train". */
-static const char *files_of(const Samples *samples, const char *dir)
+/* Datasets of Hugging Face on disk have folders of splits, those of its hub
+ * their files in "data". */
+static void add_folders(const Samples *samples, Corpus *corpus)
 {
-    static const char *const ends[] = { "*.arrow", "*.parquet",
-                                        "data/*.parquet" };
+    const char *dir = corpus->path;
     const char *split = strf(samples->mem, "%s/train", dir);
-    glob_t g = { 0 };
 
     if (!access(strf(samples->mem, "%s/dataset_dict.json", dir), F_OK) &&
         folder_exists(split))
         dir = split;
-    for (int i = 0; i < countof(ends); i++) {
-        const char *pattern = strf(samples->mem, "%s/%s", dir, ends[i]);
-        int none = glob(pattern, 0, NULL, &g) || !g.gl_pathc;
-        globfree(&g);
-        if (!none)
-            return pattern;
-    }
-    return strf(samples->mem, "%s/*", dir);
+    if (!add_folder(samples, corpus, dir) &&
+        !add_folder(samples, corpus, strf(samples->mem, "%s/data", dir)))
+        err(samples->want.loc, "%s: no files in %s that are data",
+            samples->want.key, corpus->path);
 }
 
 static void add_path(Samples *samples, Corpus *corpus)
@@ -143,7 +305,7 @@ static void add_path(Samples *samples, Corpus *corpus)
 
     if (folder_exists(path)) {
         if (!add_arrays(samples, corpus, path))
-            add_pattern(samples, corpus, files_of(samples, path));
+            add_folders(samples, corpus);
     } else if (!access(path, F_OK)) {
         add_file(samples, corpus, path, NULL);
     } else if (!access(strf(samples->mem, "%s.idx", path), R_OK)) {

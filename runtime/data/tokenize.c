@@ -1,6 +1,6 @@
-/* tokenize.c: texts from files through a tokenizer into Megatron's files. Lines
- * of a .jsonl and rows of a table are documents, as is any other file. They are
- * read in batches that all threads share, and written in their order.
+/* tokenize.c: texts from files through a tokenizer into Megatron's files. They
+ * are read (rows.c) in batches that all threads share, and written in their
+ * order.
  *
  * A run that trains on text keeps its tokens in the cache, by what they were
  * made of; the first process of a host makes them, the others wait. */
@@ -16,7 +16,7 @@ enum { EACH = 4 << 20 }; /* bytes of text for each thread */
 
 typedef struct Doc {
     const char *s;
-    size_t n;     /* jsonl: the line */
+    size_t n;     /* jsonl: the row */
     int64_t line; /* where it begins */
     int32_t *id;
     int64_t nid; /* malloc'd */
@@ -26,7 +26,7 @@ typedef struct Doc {
 typedef struct Batch {
     const TextArgs *a;
     const char *path;
-    int jsonl;
+    enum data_format format;
     Bytes text; /* of the batch */
     Doc *doc;
     int64_t ndoc, cap;
@@ -84,20 +84,15 @@ static void encode_doc(const Batch *batch, Encoder *encoder, Doc *doc,
     memcpy(doc->id, encoder->id, (size_t)doc->nid * sizeof *doc->id);
 }
 
-static void encode_line(const Batch *batch, Encoder *encoder, Doc *doc)
+static void encode_row(const Batch *batch, Encoder *encoder, Doc *doc)
 {
-    json_error_t at;
-    json_t *root = json_loadb(doc->s, doc->n, JSON_ALLOW_NUL, &at);
-    const json_t *text = json_object_get(root, batch->a->field);
+    char *text = enlarge(NULL, doc->n + 1);
+    size_t n;
 
-    if (!root)
-        doc->why = why_of("%s", at.text);
-    else if (!json_is_string(text))
-        doc->why = why_of("has no \"%s\" that is a text", batch->a->field);
-    else
-        encode_doc(batch, encoder, doc, json_string_value(text),
-                   json_string_length(text));
-    json_decref(root);
+    doc->why = json_text(doc->s, doc->n, batch->a->field, text, &n);
+    if (!doc->why)
+        encode_doc(batch, encoder, doc, text, n);
+    free(text);
 }
 
 static void encode_text(const Batch *batch, Encoder *encoder, Doc *doc)
@@ -118,8 +113,8 @@ static void encode_some(void *ctx, int64_t lo, int64_t hi)
     Encoder *e = borrow(batch);
 
     for (int64_t i = lo; i < hi; i++)
-        if (batch->jsonl)
-            encode_line(batch, e, &batch->doc[i]);
+        if (batch->format == FORMATjsonl)
+            encode_row(batch, e, &batch->doc[i]);
         else
             encode_text(batch, e, &batch->doc[i]);
     give_back(batch, e);
@@ -173,9 +168,9 @@ static Doc *new_doc(Batch *batch, const char *s, size_t n, int64_t line)
     return &batch->doc[batch->ndoc++];
 }
 
-/* Lines lie behind each other in batch->text, which moves as it grows: their
- * places are known when it is full. */
-static void place_lines(Batch *batch)
+/* Documents lie behind each other in batch->text, which moves as it grows:
+ * their places are known when it is full. */
+static void place_docs(Batch *batch)
 {
     size_t at = 0;
 
@@ -184,58 +179,31 @@ static void place_lines(Batch *batch)
     run_batch(batch);
 }
 
-static void read_lines(Batch *batch)
-{
-    TextLines in;
-    const char *why = lines_open(&in, batch->path), *line;
-    size_t len;
-
-    while (!why && (line = lines_next(&in, &len))) {
-        if (!len)
-            continue;
-        bytes_add(&batch->text, line, len);
-        new_doc(batch, NULL, len, in.number);
-        if (batch->text.n >= batch->limit)
-            place_lines(batch);
-    }
-    if (!why)
-        why = lines_close(&in);
-    if (why)
-        stop(batch, 0, "%s", why);
-    place_lines(batch);
-}
-
-static void read_rows(Batch *batch, enum data_format format)
+static void read_docs(Batch *batch)
 {
     TextRows rows;
-    const char *why = rows_open(&rows, batch->path, format, batch->a->field),
-               *text;
-    size_t len;
+    const char *why =
+        rows_open(&rows, batch->path, batch->format, batch->a->field);
+    const char *s;
+    size_t n;
 
-    while (!why && (text = rows_next(&rows, &len))) {
-        bytes_add(&batch->text, text, len);
-        new_doc(batch, NULL, len, rows.number);
+    while (!why && (s = rows_next(&rows, &n))) {
+        if (rows.map) { /* the whole file, and a document as it lies */
+            new_doc(batch, s, n, 1);
+            run_batch(batch);
+            continue;
+        }
+        bytes_add(&batch->text, s, n);
+        new_doc(batch, NULL, n, rows.number);
         if (batch->text.n >= batch->limit)
-            place_lines(batch);
+            place_docs(batch);
     }
-    why = why ? why : rows.why;
+    const char *broken = rows_close(&rows);
+    why = broken ? broken : why;
     if (why)
-        stop(batch, 0, "%s", why);
-    rows_close(&rows);
-    place_lines(batch);
-}
-
-static void read_text(Batch *batch)
-{
-    const uint8_t *s;
-    int64_t n;
-    const char *why = map_whole(forever, batch->path, &s, &n);
-
-    if (why)
-        stop(batch, 0, "%s", why);
-    new_doc(batch, (const char *)s, (size_t)n, 1);
-    run_batch(batch);
-    munmap((void *)(uintptr_t)s, (size_t)n);
+        stop(batch, rows.in ? rows.line : 0, "%s", why);
+    arena_free(rows.mem);
+    place_docs(batch);
 }
 
 TextCount tokenize(const TextArgs *args, const char *const *path, int n,
@@ -246,25 +214,20 @@ TextCount tokenize(const TextArgs *args, const char *const *path, int n,
                 .pool = pool_open(0) };
 
     pthread_mutex_init(&b.lock, NULL);
-    json_object_seed(0); /* before threads do */
     b.limit = (size_t)pool_size(b.pool) * EACH;
     b.idle = enlarge(NULL, (size_t)pool_size(b.pool) * sizeof *b.idle);
     for (int i = 0; i < n; i++) {
-        enum data_format is = format;
-        const char *why = tokens_format(forever, path[i], &is);
+        Tokens kind;
+        const char *why =
+            tokens_kind(forever, path[i], format, args->t->vocab, &kind);
         b.path = intern(path[i]);
+        b.format = kind.format;
         if (why)
             stop(&b, 0, "%s", why);
-        b.jsonl = is == FORMATjsonl;
-        if (!format_is_text(is))
+        if (!format_is_text(b.format))
             stop(&b, 0, "holds tokens already (%s)",
-                 key_word_text("data.format", (int)is));
-        if (b.jsonl)
-            read_lines(&b);
-        else if (is != FORMATbytes)
-            read_rows(&b, is);
-        else
-            read_text(&b);
+                 key_word_text("data.format", (int)b.format));
+        read_docs(&b);
     }
     binidx_close(b.out);
     if (isatty(2))
@@ -310,7 +273,7 @@ static char *cache_prefix(Arena *mem, const TextArgs *args, const char *path,
     char *name = realpath(path, full) ? full : "";
 
     stat(path, &st);
-    char *s = strf(mem, "1 %s %ld %ld.%09ld %s %s %lx %ld %d %d %s", name,
+    char *s = strf(mem, "2 %s %ld %ld.%09ld %s %s %lx %ld %d %d %s", name,
                    st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec,
                    key_word_text("data.format", (int)format), args->t->path,
                    args->t->hash, args->t->vocab, (int)args->eod,

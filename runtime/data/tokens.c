@@ -2,9 +2,10 @@
  * is used, and what is wrong comes back as a reason.
  *
  *   bytes     every byte is a token
- *   jsonl     the bytes of "text" in every line, a zero after each; .gz .zst
- *   parquet   the same of the column "text"; arrow: Arrow's IPC format
- *   nanogpt   u16 tokens, nothing else
+ *   text      the same of a text that may be compressed or in UTF-16
+ *   jsonl     the bytes of "text" in every row, a zero after each: rows.c;
+ *             csv, tsv, parquet, arrow: of the column "text"
+ *   uint16    u16 tokens, nothing else (nanogpt: the same); uint32: u32
  *   llmc      256 words of i32: magic, version, tokens; then u16 (20240520,
  *             version 1) or u32 tokens (20240801, version 7)
  *   megatron  x.bin with x.idx: indexed.c
@@ -13,16 +14,9 @@
 
 #include "data.h"
 
-static const int elembytes[NELEM] = { 1, 1, 2, 2, 4, 4, 8, 4, 8 };
-
-int elem_bytes(Elem e)
-{
-    return elembytes[e];
-}
-
 double tokens_at(const Tokens *tokens, int64_t i)
 {
-    const uint8_t *p = tokens->data + i * elembytes[tokens->e];
+    const uint8_t *p = tokens->data + i * elem_bytes(tokens->e);
     union {
         int16_t i2;
         uint16_t u2;
@@ -33,7 +27,7 @@ double tokens_at(const Tokens *tokens, int64_t i)
         double f8;
     } v;
 
-    memcpy(&v, p, (size_t)elembytes[tokens->e]);
+    memcpy(&v, p, (size_t)elem_bytes(tokens->e));
     switch (tokens->e) {
     case EU8: return *p;
     case EI8: return (int8_t)*p;
@@ -49,7 +43,7 @@ double tokens_at(const Tokens *tokens, int64_t i)
 
 void tokens_take(const Tokens *tokens, int64_t at, int64_t n, int32_t *out)
 {
-    const uint8_t *p = tokens->data + at * elembytes[tokens->e];
+    const uint8_t *p = tokens->data + at * elem_bytes(tokens->e);
 
     if (tokens->e == EU16)
         for (int64_t i = 0; i < n; i++)
@@ -80,22 +74,14 @@ void tokens_ahead(const Tokens *tokens, int64_t at, int64_t n)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE) - 1;
     uintptr_t lo =
-        (uintptr_t)(tokens->data + at * elembytes[tokens->e]) & ~page;
+        (uintptr_t)(tokens->data + at * elem_bytes(tokens->e)) & ~page;
 
     if (!tokens->own)
         madvise((void *)lo,
                 (size_t)((uintptr_t)(tokens->data +
-                                     (at + n) * elembytes[tokens->e]) -
+                                     (at + n) * elem_bytes(tokens->e)) -
                          lo),
                 MADV_WILLNEED);
-}
-
-/* ---- files --------------------------------------------------------------- */
-
-uint32_t u32_at(const uint8_t *p)
-{
-    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
-           (uint32_t)p[3] << 24;
 }
 
 /* ---- formats ------------------------------------------------------------- */
@@ -104,10 +90,10 @@ static const char *open_plain(Arena *a, Tokens *tokens, Elem e)
 {
     tokens->e = e;
     tokens->data = tokens->map;
-    tokens->n = tokens->size / elembytes[e];
-    if (tokens->size % elembytes[e])
+    tokens->n = tokens->size / elem_bytes(e);
+    if (tokens->size % elem_bytes(e))
         return strf(a, "has %ld bytes, no multiple of a token's %d",
-                    tokens->size, elembytes[e]);
+                    tokens->size, elem_bytes(e));
     return NULL;
 }
 
@@ -132,7 +118,7 @@ static const char *open_llmc(Arena *a, Tokens *tokens)
     if (tokens->e == NELEM)
         return strf(a, "is no llm.c file (magic %u, version %u)", magic,
                     version);
-    room = (tokens->size - LLMCHEAD) / elembytes[tokens->e];
+    room = (tokens->size - LLMCHEAD) / elem_bytes(tokens->e);
     if (said < 0 || said > room)
         return strf(a, "is cut off: %ld of %ld tokens", room, said);
     tokens->data = tokens->map + LLMCHEAD;
@@ -140,9 +126,14 @@ static const char *open_llmc(Arena *a, Tokens *tokens)
     return NULL;
 }
 
-static const char *open_nanogpt(Arena *a, Tokens *tokens)
+static const char *open_uint16(Arena *a, Tokens *tokens)
 {
     return open_plain(a, tokens, EU16);
+}
+
+static const char *open_uint32(Arena *a, Tokens *tokens)
+{
+    return open_plain(a, tokens, EU32);
 }
 
 static const char *open_bytes(Arena *a, Tokens *tokens)
@@ -150,72 +141,55 @@ static const char *open_bytes(Arena *a, Tokens *tokens)
     return open_plain(a, tokens, EU8);
 }
 
-static enum data_format guess(const Tokens *tokens)
+static const char *open_text(Arena *a, Tokens *tokens)
 {
-    if (tokens->size > 6 && !memcmp(tokens->map, "\x93NUMPY", 6))
-        return FORMATnpy;
-    if (tokens->size > 8 && !memcmp(tokens->map, "PAR1", 4))
-        return FORMATparquet;
-    if (ends_with(tokens->path, ".arrow"))
-        return FORMATarrow;
-    if (tokens->size >= LLMCHEAD)
-        for (int i = 0; i < countof(llmc); i++)
-            if (u32_at(tokens->map) == llmc[i].magic &&
-                u32_at(tokens->map + 4) == llmc[i].version)
-                return FORMATllmc;
-    if (ends_with(tokens->path, ".jsonl") ||
-        ends_with(tokens->path, ".jsonl.gz") ||
-        ends_with(tokens->path, ".jsonl.zst"))
-        return FORMATjsonl;
-    if (ends_with(tokens->path, ".npy"))
-        return FORMATnpy;
-    if (ends_with(tokens->path, ".bin")) {
-        char idx[4096];
-        snprintf(idx, sizeof idx, "%.*sidx", (int)strlen(tokens->path) - 3,
-                 tokens->path);
-        return access(idx, R_OK) ? FORMATnanogpt : FORMATmegatron;
-    }
-    return FORMATbytes;
+    return text_coded(tokens->map, (size_t)tokens->size)
+               ? texts_read(a, tokens)
+               : open_bytes(a, tokens);
 }
 
 static const char *(*const openers[])(Arena *a, Tokens *t) = {
-    [FORMATbytes] = open_bytes,      [FORMATjsonl] = jsonl_read,
-    [FORMATmegatron] = indexed_read, [FORMATllmc] = open_llmc,
-    [FORMATnanogpt] = open_nanogpt,  [FORMATnpy] = npy_read,
-    [FORMATparquet] = table_read,    [FORMATarrow] = table_read,
+    [FORMATbytes] = open_bytes,    [FORMATtext] = open_text,
+    [FORMATjsonl] = texts_read,    [FORMATcsv] = texts_read,
+    [FORMATtsv] = texts_read,      [FORMATparquet] = texts_read,
+    [FORMATarrow] = texts_read,    [FORMATmegatron] = indexed_read,
+    [FORMATllmc] = open_llmc,      [FORMATuint16] = open_uint16,
+    [FORMATnanogpt] = open_uint16, [FORMATuint32] = open_uint32,
+    [FORMATnpy] = npy_read,
 };
 
 int format_is_text(enum data_format format)
 {
-    return format == FORMATbytes || format == FORMATjsonl ||
-           format == FORMATparquet || format == FORMATarrow;
+    return openers[format] == texts_read || format == FORMATtext ||
+           format == FORMATbytes;
 }
 
 static const char *map_file(Arena *a, const char *path, enum data_format format,
-                            Tokens *tokens)
+                            int64_t vocab, Tokens *tokens)
 {
     *tokens =
         (Tokens){ .path = strf(a, "%s", path), .docs = 1, .format = format };
     const char *why = map_whole(a, path, &tokens->map, &tokens->size);
     if (!why && format == FORMATauto)
-        tokens->format = guess(tokens);
+        return sniff(a, tokens, vocab);
+    if (!why && format != FORMATbytes && format_is_text(format))
+        tokens->packed = packed_by(tokens->map, (size_t)tokens->size);
     return why;
 }
 
-const char *tokens_format(Arena *a, const char *path, enum data_format *format)
+const char *tokens_kind(Arena *a, const char *path, enum data_format format,
+                        int64_t vocab, Tokens *kind)
 {
-    Tokens tokens;
-    const char *why = map_file(a, path, *format, &tokens);
+    const char *why = map_file(a, path, format, vocab, kind);
 
-    *format = tokens.format;
-    tokens_close(&tokens);
+    tokens_close(kind);
     return why;
 }
 
 const char *tokens_open(Arena *a, const char *path, enum data_format format,
-                        Tokens *tokens)
+                        int64_t vocab, Tokens *tokens)
 {
-    const char *why = map_file(a, path, format, tokens);
+    const char *why = map_file(a, path, format, vocab, tokens);
 
     if (!why)
         why = openers[tokens->format](a, tokens);

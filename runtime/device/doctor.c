@@ -39,10 +39,12 @@ static void say(FILE *f, Lib l)
                 dl.cublasLtGetVersion() % 100);
     else if (l == LIBnccl && !dl.ncclGetVersion(&a))
         fprintf(f, "%d.%d.%d", a / 10000, a / 100 % 100, a % 100);
-    else if (l == LIBduckdb)
-        fprintf(f, "%s", dl.duckdb_library_version());
     else if (l == LIBzstd)
         fprintf(f, "%s", dl.ZSTD_versionString());
+    else if (l == LIBbz2)
+        fprintf(f, "%s", dl.BZ2_bzlibVersion());
+    else if (l == LIBlzma)
+        fprintf(f, "%s", dl.lzma_version_string());
 }
 
 static void say_libraries(FILE *f, int all)

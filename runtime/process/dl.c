@@ -9,12 +9,12 @@
 Dl dl;
 
 typedef struct LibInfo {
-    const char *name, *what, *files;
+    const char *name, *what, *files, *package;
 } LibInfo;
 
 /* clang-format off */
 static const LibInfo libinfo[NLIB] = {
-#define LIB(id, what, names) {#id, what, names},
+#define LIB(id, what, names, package) {#id, what, names, package},
 #include "syms.def"
 };
 /* clang-format on */
@@ -118,6 +118,12 @@ int dl_open(Lib l)
 const char *dl_why(Lib l)
 {
     return lib[l].why;
+}
+
+const char *dl_missing(Arena *a, Lib l)
+{
+    return strf(a, "needs lib%s: %s (apt install %s)", libinfo[l].name,
+                dl_why(l), libinfo[l].package);
 }
 
 const char *dl_what(Lib l)

@@ -16,7 +16,7 @@
 /* ---- dl.c: libraries found at run time, one table: syms.def -------------- */
 
 typedef enum Lib {
-#define LIB(id, what, names) LIB##id,
+#define LIB(id, what, names, package) LIB##id,
 #include "syms.def"
     NLIB
 } Lib;
@@ -28,13 +28,6 @@ typedef struct NcclId {
 typedef struct IpcHandle {
     char c[64];
 } IpcHandle;
-
-typedef struct DuckResult { /* duckdb_result */
-    uint64_t old[3];
-    void *columns;
-    char *message;
-    void *data;
-} DuckResult;
 
 typedef struct Dl { /* null where the library was not found */
 #define SYM(id, name, ret, args) ret(*name) args;
@@ -51,6 +44,8 @@ int dl_open(Lib l);
 void dl_begin(Lib l);
 void dl_settle(void); /* before a fork whose process opens libraries */
 const char *dl_why(Lib l);
+/* "needs libzstd: not found (apt install libzstd1)" */
+const char *dl_missing(Arena *a, Lib l);
 const char *dl_what(Lib l); /* "GPU driver" */
 const char *dl_name(Lib l);
 int dl_is_open(Lib l); /* was it asked for, and found? */

@@ -80,6 +80,7 @@ void open_exec(Train *train);
 /* Initial values, those of the last checkpoint, or of `from`. */
 void start_values(Train *train, int resume);
 void open_saver(Train *train);
+void say_data(Train *train); /* each source of data, a line */
 void say_products(
     Train *train); /* ranks that would differ in their last bits */
 

@@ -115,15 +115,16 @@ static void add_texts(ScoreJob *job, const Plan *p, int64_t seq)
     const char *path = job->args->perplexity;
     enum data_format format = opts_data_format(p->opts);
     Tokens tokens;
-    const char *why = tokens_format(forever, path, &format);
+    const char *why = tokens_kind(forever, path, format, a.t->vocab, &tokens);
 
     a.eod = -1;
+    format = tokens.format;
     if (!why && format_is_text(format)) {
         path = tokenized(forever, &a, path, format);
         format = FORMATmegatron;
     }
     if (!why)
-        why = tokens_open(forever, path, format, &tokens);
+        why = tokens_open(forever, path, format, a.t->vocab, &tokens);
     if (why)
         err(NULL, "%s %s", path, why);
     for (int64_t i = 0; i < tokens.docs; i++) {

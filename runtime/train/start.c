@@ -219,6 +219,19 @@ void open_exec(Train *train)
         train->sampler = sampler_open(train->mem, train->x);
 }
 
+/* Each source of data, a line. */
+void say_data(Train *train)
+{
+    Text s = { .arena = train->mem };
+
+    if (train->train)
+        data_says(train->train, &s);
+    for (size_t i = 0; i < vec_len(train->valid); i++)
+        data_says(train->valid[i].data, &s);
+    if (s.len)
+        log_note(train->log, "%s", s.s);
+}
+
 /* Who computes products decides on their last bits. */
 void say_products(Train *train)
 {

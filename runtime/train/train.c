@@ -46,6 +46,7 @@ int eval_plan(Plan *p)
         err(NULL, "the model has no loss: there is nothing to evaluate");
     if (opts_int(p->opts, "resume") && !ckpt_exists(train.ckpt))
         err(NULL, "%s holds no checkpoint to evaluate", train.dir);
+    say_data(&train);
     start_values(&train, opts_int(p->opts, "resume") != 0);
     validate(&train);
     close_all(&train);
@@ -214,6 +215,7 @@ int run_plan(Plan *p, const RunArgs *run_args)
     comm_barrier(train.comm);
     train.log = log_open(train.mem, train.plan, train.x, train.dir);
     run_ranks(train.x, train.dir);
+    say_data(&train);
     say_products(&train);
     start_phase("values");
     start_values(&train, resumes(p));

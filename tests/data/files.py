@@ -1,19 +1,23 @@
 """Files of tokens and tensors written by other programs than ours, small, for
 tests/unit/formats_test.c and as seeds of tests/fuzz.
 
-    pip install numpy safetensors lm_eval datasets pyarrow && python3 tests/data/files.py
+    pip install numpy safetensors lm_eval datasets pyarrow polars && python3 tests/data/files.py
 
 Token i of every file is (i * i // 7 + i) % 13 for i < 100; rows.npy has it as 10
-rows of 10. texts.jsonl(.gz) hold what texts.txt says, a zero after each text.
+rows of 10. texts.* hold what texts.txt says, a zero after each text; many.* all hold the same.
 The layouts of llmc* and nano.bin are those of llm.c's and nanoGPT's own scripts
 (data_common.py write_datafile; prepare.py, tofile). hellaswag.made.jsonl is
 hellaswag.jsonl as lm-evaluation-harness changes it before it asks.
 """
+import bz2
+import csv
 import gzip
 import json
+import lzma
 import pathlib
 
 import numpy
+import polars
 import pyarrow
 import pyarrow.parquet
 from lm_eval.tasks.hellaswag.utils import preprocess
@@ -50,6 +54,7 @@ def npy():
 
 def bins():
     TOKENS.astype("u2").tofile(OUT / "nano.bin")
+    TOKENS.astype("u4").tofile(OUT / "wide.bin")
     for name, magic, version, t in (("llmc2.bin", 20240520, 1, "u2"),
                                     ("llmc4.bin", 20240801, 7, "u4")):
         head = numpy.zeros(256, "i4")
@@ -97,6 +102,55 @@ def tables():
     pyarrow.parquet.write_table(hole, OUT / "hole.parquet", compression="zstd")
 
 
+def coded():
+    """texts.jsonl, and texts.txt's texts as an array and as csv, compressed and in UTF-16"""
+    whole = (OUT / "texts.jsonl").read_bytes()
+    (OUT / "texts.jsonl.bz2").write_bytes(bz2.compress(whole[:200]) + bz2.compress(whole[200:]))
+    (OUT / "texts.jsonl.xz").write_bytes(lzma.compress(whole))
+    (OUT / "wide.jsonl").write_bytes(whole.decode("utf8", "surrogatepass").encode("utf-16"))
+    array = json.dumps([{"text": t, "n": [i, {"text": "no"}]} for i, t in enumerate(TEXTS)], indent=1)
+    (OUT / "texts.json").write_bytes(b"\xef\xbb\xbf" + array.encode())
+    for name, dialect in ("texts.csv", "excel"), ("texts.tsv", "excel-tab"):
+        with open(OUT / name, "w", newline="", encoding="utf8") as f:
+            csv.writer(f, dialect).writerows([["id", "text"]] + [[i, t] for i, t in enumerate(TEXTS)])
+
+
+MANY = [None if i % 11 == 5 else f"{'word ' * (i % 7)}{i * i % 97} größe" for i in range(1500)]
+
+
+def parquet():
+    """`text` by every encoding, compression and version of pages, as two libraries write them"""
+    text = pyarrow.array(MANY)
+    table = pyarrow.table({"n": pyarrow.array(range(len(MANY))), "text": text,
+                           "nested": pyarrow.array([[i] for i in range(len(MANY))])})
+    lines = "".join(json.dumps({"text": t}) + "\n" for t in MANY).encode()
+    with gzip.GzipFile(OUT / "many.jsonl.gz", "wb", mtime=0) as f:
+        f.write(lines)
+
+    def write(name, table=table, **how):
+        pyarrow.parquet.write_table(table, OUT / name, write_statistics=False, store_schema=False, **how)
+    write("many.snappy.parquet", row_group_size=500)
+    write("many.gzip.parquet", compression="gzip", data_page_version="2.0")
+    write("many.lengths.parquet", compression="zstd", use_dictionary=False,
+          column_encoding={"text": "DELTA_LENGTH_BYTE_ARRAY"}, data_page_size=4096)
+    write("many.delta.parquet", compression="gzip", use_dictionary=False, data_page_version="2.0",
+          column_encoding={"text": "DELTA_BYTE_ARRAY"}, data_page_size=4096)
+    write("many.plain.parquet", compression="snappy", use_dictionary=False, row_group_size=700)
+    whole = pyarrow.table({"text": pyarrow.array([t or "" for t in MANY])},
+                          pyarrow.schema([pyarrow.field("text", pyarrow.string(), nullable=False)]))
+    write("many.whole.parquet", whole, compression="gzip", data_page_version="2.0")
+    frame = polars.DataFrame({"n": range(len(MANY)), "text": MANY})
+    frame.write_parquet(OUT / "many.polars.parquet", compression="zstd", statistics=False)
+    frame.write_parquet(OUT / "many.polars2.parquet", compression="snappy", statistics=False, row_group_size=600)
+    write("brotli.parquet", table.slice(0, 3), compression="brotli")
+    words = pyarrow.table({"text": text.dictionary_encode(), "n": table["n"]})
+    with pyarrow.ipc.new_stream(str(OUT / "many.words.arrow"), words.schema) as f:
+        f.write_table(words, max_chunksize=400)
+    frame.select(polars.col("n").cast(str), "text").slice(0, 40).write_ipc(OUT / "views.arrow")
+    with gzip.GzipFile(OUT / "views.jsonl.gz", "wb", mtime=0) as f:
+        f.write(b"".join(lines.splitlines(True)[:40]))
+
+
 def questions():
     with open(OUT / "hellaswag.jsonl", "w") as f, open(OUT / "hellaswag.made.jsonl", "w") as g:
         for label, a, b, endings, right in QUESTIONS:
@@ -115,5 +169,5 @@ def tensors():
 
 
 OUT.mkdir(exist_ok=True)
-for make in npy, bins, jsonl, tables, questions, tensors:
+for make in npy, bins, jsonl, coded, tables, parquet, questions, tensors:
     make()

@@ -12,7 +12,7 @@ typedef struct IpcHandle {
     char c[64];
 } IpcHandle;
 
-#define LIB(id, what, names)
+#define LIB(id, what, names, package)
 #define OBJ(id, name)
 #define STUB(name, ret, args)           \
     __attribute__((weak)) ret name args \
@@ -23,7 +23,8 @@ typedef struct IpcHandle {
 #define SYM_blas(name, ret, args)
 #define SYM_mpi(name, ret, args)
 #define SYM_zstd(name, ret, args)
-#define SYM_duckdb(name, ret, args)
+#define SYM_bz2(name, ret, args)
+#define SYM_lzma(name, ret, args)
 #define SYM_cuda     STUB
 #define SYM_nvrtc    STUB
 #define SYM_cublaslt STUB

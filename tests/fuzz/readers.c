@@ -14,7 +14,7 @@
 #include "readers.h"
 #include "../unit/tinyplan.h"
 
-enum { HASHLINE = 38, SEQ = 8, SAMPLES = 50, LONGEST = 1 << 20 };
+enum { HASHLINE = 38, SEQ = 8, SAMPLES = 50, VOCAB = 16, LONGEST = 1 << 20 };
 
 static volatile double sink; /* what is read must be read */
 
@@ -47,6 +47,7 @@ static void read_samples(Arena *a, const char *path, int megatron)
                      .spec = path,
                      .format = FORMATauto,
                      .seq = SEQ,
+                     .vocab = VOCAB,
                      .shuffle = 1,
                      .megatron = megatron,
                      .share = { 0, 1 },
@@ -73,7 +74,7 @@ static const char *read_tokens(Arena *a, const char *path)
 {
     Tokens t;
     int64_t at;
-    const char *why = tokens_open(a, path, FORMATauto, &t);
+    const char *why = tokens_open(a, path, FORMATauto, VOCAB, &t);
 
     if (why)
         return why;
@@ -90,6 +91,19 @@ static const char *read_tokens(Arena *a, const char *path)
     if (!rows)
         read_samples(a, path, 1);
     return NULL;
+}
+
+/* csv has no mark: the format is asked for. */
+static const char *read_csv(Arena *a, const char *path)
+{
+    Tokens t;
+    const char *why = tokens_open(a, path, FORMATcsv, VOCAB, &t);
+
+    for (int64_t i = 0; !why && i < t.n; i++)
+        sink += tokens_at(&t, i);
+    if (!why)
+        tokens_close(&t);
+    return why;
 }
 
 static const char *read_questions(Arena *a, const char *path)
@@ -528,7 +542,13 @@ static const char *read_text(Arena *a, const char *path)
 const FuzzReader fuzz_readers[] = {
     {"jsonl", "x.jsonl", FILES "t*.jsonl", .read = read_tokens, .cost = 1},
     {"gz", "x.jsonl.gz", FILES "*.jsonl.gz", .read = read_tokens, .cost = 1},
-    {"arrow", "x.arrow", FILES "[fht]*.arrow", .read = read_tokens, .cost = 1},
+    {"array", "x.json", FILES "texts.json", .read = read_tokens, .cost = 1},
+    {"wide", "x.jsonl", FILES "wide.jsonl", .read = read_tokens, .cost = 1},
+    {"bz2", "x.bz2", FILES "*.bz2", .read = read_tokens, .cost = 1},
+    {"xz", "x.xz", FILES "*.xz", .read = read_tokens, .cost = 1},
+    {"csv", "x.csv", FILES "texts.csv", .read = read_csv, .cost = 1},
+    {"arrow", "x.arrow", FILES "*.arrow", .read = read_tokens, .cost = 1},
+    {"parquet", "x.parquet", FILES "*.parquet", .read = read_tokens, .cost = 2},
     {"questions", "q.jsonl", FILES "hellaswag*.jsonl", .read = read_questions, .cost = 1},
     {"idx", "x.idx", "tests/data/indexed/*.idx", .beside = beside_idx, .read = read_idx, .cost = 2},
     {"llmc", "x.bin", FILES "llmc*.bin", .read = read_tokens, .cost = 1},

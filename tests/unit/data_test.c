@@ -150,8 +150,8 @@ static void test_formats_agree(void **state)
     static Step8 want, got;
 
     (void)state;
-    take(1, strf(forever, "data.train=%s", in_home("d.txt")), "data.train",
-         DATAshuffle, 1, &want);
+    take(1, strf(forever, "data.format=bytes data.train=%s", in_home("d.txt")),
+         "data.train", DATAshuffle, 1, &want);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         memset(&got, -1, sizeof got);
         take(1, strf(forever, "data.train=%s", in_home(files[i])), "data.train",
@@ -165,7 +165,8 @@ static void test_formats_agree(void **state)
 static void test_samples(void **state)
 {
     static Step8 one, four;
-    char *keys = strf(forever, "seed=5 data.train=%s", in_home("d.txt"));
+    char *keys = strf(forever, "seed=5 data.format=bytes data.train=%s",
+                      in_home("d.txt"));
     int seen[N] = { 0 }, samples = (N - 1) / SEQ, moved = 0;
 
     (void)state;
@@ -202,7 +203,9 @@ static void test_epochs(void **state)
 
     (void)state;
     for (int64_t step = 0; step * PERSTEP < 2 * SAMPLES; step++) {
-        take(1, strf(forever, "seed=5 data.train=%s", in_home("d.txt")),
+        take(1,
+             strf(forever, "seed=5 data.format=bytes data.train=%s",
+                  in_home("d.txt")),
              "data.train", DATAshuffle, step, &now);
         memcpy(first[step * PERSTEP], now.x, sizeof now.x);
     }
@@ -223,24 +226,26 @@ static void test_folder_and_pattern(void **state)
     static Step8 a, b;
 
     (void)state;
-    take(1, strf(forever, "data.train=%s", in_home("two")), "data.train", 0, 2,
-         &a);
-    take(1, strf(forever, "data.train=%s", in_home("two/{a,b}")), "data.train",
-         0, 2, &b);
+    take(1, strf(forever, "data.format=bytes data.train=%s", in_home("two")),
+         "data.train", 0, 2, &a);
+    take(1,
+         strf(forever, "data.format=bytes data.train=%s", in_home("two/{a,b}")),
+         "data.train", 0, 2, &b);
     assert_memory_equal(&a, &b, sizeof a);
     assert_int_equal(a.x[0][0], text[16 * SEQ]);
     assert_int_equal(a.y[0][SEQ - 1], text[17 * SEQ]);
     assert_int_equal(a.x[7][0], text[23 * SEQ]);
     /* 24 samples of the first file, then the second begins anew */
-    take(1, strf(forever, "data.train=%s", in_home("two")), "data.train", 0, 3,
-         &a);
+    take(1, strf(forever, "data.format=bytes data.train=%s", in_home("two")),
+         "data.train", 0, 3, &a);
     assert_int_equal(a.x[0][0], text[200]);
 }
 
 static void test_tail(void **state)
 {
     char *keys =
-        strf(forever, "data.train=%s data.valid=tail:0.2", in_home("d.txt"));
+        strf(forever, "data.format=bytes data.train=%s data.valid=tail:0.2",
+             in_home("d.txt"));
     static Step8 v;
 
     (void)state;

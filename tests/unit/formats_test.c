@@ -12,12 +12,14 @@
 #include "../../runtime/runtime.h"
 
 #define FILES "tests/data/files/"
-enum { N = 100 };
+enum { N = 100, VOCAB = 16, WIDE = 100000 };
 
+/* The vocabulary is large where that tells the width of tokens. */
 static Tokens opened(const char *path, enum data_format format)
 {
     Tokens t;
-    const char *why = tokens_open(forever, path, format, &t);
+    int64_t vocab = ends_with(path, "wide.bin") ? WIDE : VOCAB;
+    const char *why = tokens_open(forever, path, format, vocab, &t);
 
     if (why)
         fail_msg("%s %s", path, why);
@@ -31,7 +33,7 @@ static void test_tokens(void **state)
         {"u1.npy", "npy"}, {"i1.npy", "npy"}, {"u2.npy", "npy"}, {"i2.npy", "npy"},
         {"i4.npy", "npy"}, {"u4.npy", "npy"}, {"i8.npy", "npy"}, {"f4.npy", "npy"},
         {"f8.npy", "npy"}, {"v2.npy", "npy"}, {"v3.npy", "npy"}, {"rows.npy", "npy"},
-        {"nano.bin", "nanogpt"}, {"llmc2.bin", "llmc"}, {"llmc4.bin", "llmc"},
+        {"nano.bin", "uint16"}, {"wide.bin", "uint32"}, {"llmc2.bin", "llmc"}, {"llmc4.bin", "llmc"},
     };
     /* clang-format on */
 
@@ -51,25 +53,52 @@ static void test_tokens(void **state)
     }
 }
 
-/* One text at a time, each with its zero. */
+/* Files that hold the same texts, by other writers, and a csv, which is asked
+ * for. lib: what reads it, if that is here. */
+static const struct {
+    /* clang-format off */
+    const char *name, *want, *format;
+    int lib;
+} texts[] = {
+    { "texts.jsonl", "texts.txt", "jsonl", -1 }, { "texts.jsonl.gz", "texts.txt", "jsonl", -1 },
+    { "members.jsonl.gz", "texts.txt", "jsonl", -1 }, { "texts.jsonl.bz2", "texts.txt", "jsonl", LIBbz2 },
+    { "texts.jsonl.xz", "texts.txt", "jsonl", LIBlzma }, { "wide.jsonl", "texts.txt", "jsonl", -1 },
+    { "texts.json", "texts.txt", "jsonl", -1 }, { "texts.csv", "texts.txt", "csv", -1 },
+    { "texts.tsv", "texts.txt", "tsv", -1 }, { "texts.arrow", "texts.txt", "arrow", -1 },
+    { "file.arrow", "texts.txt", "arrow", -1 }, { "texts.parquet", "texts.txt", "parquet", -1 },
+    { "many.snappy.parquet", "many.jsonl.gz", "parquet", -1 }, { "many.gzip.parquet", "many.jsonl.gz", "parquet", -1 },
+    { "many.lengths.parquet", "many.jsonl.gz", "parquet", LIBzstd }, { "many.delta.parquet", "many.jsonl.gz", "parquet", -1 },
+    { "many.plain.parquet", "many.jsonl.gz", "parquet", -1 }, { "many.whole.parquet", "many.jsonl.gz", "parquet", -1 },
+    { "many.polars.parquet", "many.jsonl.gz", "parquet", LIBzstd }, { "many.polars2.parquet", "many.jsonl.gz", "parquet", -1 },
+    { "many.words.arrow", "many.jsonl.gz", "arrow", -1 }, { "views.arrow", "views.jsonl.gz", "arrow", -1 },
+};
+/* clang-format on */
+
+static enum data_format asked(int k)
+{
+    int format = key_word("data.format", texts[k].format);
+
+    return format == FORMATcsv || format == FORMATtsv ? (enum data_format)format
+                                                      : FORMATauto;
+}
+
 static void test_texts(void **state)
 {
-    static const char *const files[] = { "texts.jsonl",      "texts.jsonl.gz",
-                                         "members.jsonl.gz", "texts.arrow",
-                                         "file.arrow",       "texts.parquet" };
-    Tokens want = opened(FILES "texts.txt", FORMATbytes);
-
     (void)state;
-    for (size_t k = 0; k < sizeof files / sizeof *files; k++) {
-        if (ends_with(files[k], ".parquet") && !dl_open(LIBduckdb)) {
-            print_message("no libduckdb: %s is not read\n", files[k]);
+    for (int k = 0; k < countof(texts); k++) {
+        if (texts[k].lib >= 0 && !dl_open((Lib)texts[k].lib)) {
+            print_message("%s is not read: no library\n", texts[k].name);
             continue;
         }
-        Tokens t = opened(strf(forever, FILES "%s", files[k]), FORMATauto);
+        const char *from = strf(forever, FILES "%s", texts[k].want);
+        Tokens want =
+            opened(from, ends_with(from, ".txt") ? FORMATbytes : FORMATauto);
+        Tokens t = opened(strf(forever, FILES "%s", texts[k].name), asked(k));
         int64_t at, next = 0;
-        assert_int_equal(t.n, want.n);
-        assert_memory_equal(t.data, want.data, (size_t)t.n);
-        assert_int_equal(t.docs, 7);
+        if (t.n != want.n || memcmp(t.data, want.data, (size_t)t.n))
+            fail_msg("%s has other texts", t.path);
+        if (want.docs > 1)
+            assert_int_equal(t.docs, want.docs);
         for (int64_t i = 0; i < t.docs; i++) {
             int64_t len = tokens_doc(&t, i, &at);
             assert_int_equal(at, next);
@@ -78,8 +107,8 @@ static void test_texts(void **state)
         }
         assert_int_equal(next, t.n);
         tokens_close(&t);
+        tokens_close(&want);
     }
-    tokens_close(&want);
 }
 
 /* A null among texts is an empty one. */
@@ -88,7 +117,9 @@ static void test_tables(void **state)
     static const char want[] = "plain\0\0tab\tnewline\nquote\"slash/back\\";
 
     (void)state;
-    for (int i = 0; i < 1 + (dl_open(LIBduckdb) != 0); i++) {
+    for (int i = 0; i < 2; i++) {
+        if (i && !dl_open(LIBzstd))
+            continue;
         Tokens t =
             opened(i ? FILES "hole.parquet" : FILES "hole.arrow", FORMATauto);
         assert_int_equal(t.docs, 3);
@@ -154,7 +185,7 @@ static int teardown(void **state)
 static const char *refused(const char *path, enum data_format format)
 {
     Tokens t;
-    const char *why = tokens_open(forever, path, format, &t);
+    const char *why = tokens_open(forever, path, format, VOCAB, &t);
 
     return why ? why : "nothing is wrong";
 }
@@ -186,6 +217,46 @@ static void expect(const char *path, enum data_format format, const char *why)
         fail_msg("%s: '%s' is not in '%s'", path, why, got);
 }
 
+/* The kind of every file, and how much it holds, under three other names. */
+static void test_names(void **state)
+{
+    static const char *const names[] = { "x.bin", "x.jsonl", "x" };
+    static const char *const others[] = { "nano.bin", "llmc2.bin", "llmc4.bin",
+                                          "rows.npy" };
+
+    (void)state;
+    for (int k = 0; k < countof(texts) + countof(others); k++) {
+        int other = k - countof(texts);
+        const char *from = strf(forever, FILES "%s",
+                                other < 0 ? texts[k].name : others[other]);
+        enum data_format format = other < 0 ? asked(k) : FORMATauto;
+        if (other < 0 && texts[k].lib >= 0 && !dl_open((Lib)texts[k].lib))
+            continue;
+        Tokens want = opened(from, format);
+        if (other < 0)
+            assert_int_equal(want.format,
+                             key_word("data.format", texts[k].format));
+        for (int i = 0; i < countof(names); i++) {
+            Tokens t = opened(changed(from, names[i], 0, "", 0, -1), format);
+            assert_int_equal(t.format, want.format);
+            assert_int_equal(t.n, want.n);
+            assert_int_equal(t.docs, want.docs);
+            tokens_close(&t);
+        }
+        tokens_close(&want);
+    }
+}
+
+static void expect_text(const char *text, const char *why)
+{
+    const char *path = strf(forever, "%s/text", home);
+    FILE *f = fopen(path, "w");
+
+    fputs(text, f);
+    fclose(f);
+    expect(path, FORMATauto, why);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -193,11 +264,28 @@ static void test_refused(void **state)
     expect(FILES "bool.npy", FORMATauto, "has elements of type '|b1'");
     expect(FILES "fortran.npy", FORMATauto, "is in Fortran order");
     expect(FILES "arrays.npz", FORMATnpy, "is no .npy file");
-    expect(FILES "nano.bin", FORMATmegatron, "nano.idx cannot be read");
-    expect(FILES "u2.npy", FORMATmegatron, "is not named .bin");
+    expect(FILES "arrays.npz", FORMATauto, "is a zip archive");
+    expect(FILES "small.safetensors", FORMATauto, "is a safetensors file");
+    expect("tests/data/indexed/a.idx", FORMATauto, "is a Megatron index");
+    expect("tests/data/runs/format1.tar.gz", FORMATauto,
+           "is a tar archive inside gzip");
+    expect(FILES "brotli.parquet", FORMATauto, "is compressed by Brotli");
+    expect(FILES "texts.jsonl", FORMATcsv, "has no \"text\"");
+    expect_text("[{\"text\": \"a\"}, {\"text\": \"b\"}",
+                "is cut off inside its array");
+    expect_text("[{\"text\": \"a\"} {\"text\": \"b\"}]", "lacks a comma");
+    expect_text("[{\"text\": \"a\"}] more", "has more behind its array");
+    expect_text("{\"text\": \"a\"}\n{\"body\": \"b\", \"id\": 1}\n",
+                "line 2: has no \"text\" (data.field= names one of: body, id)");
+    expect_text("id,text\n1,one\n2,\"two, or\n2\"\n",
+                "data.format=csv takes its column");
+    expect_text("id\ttext\n1\tone\n2\ttwo", "data.format=tsv takes its column");
+    expect(FILES "nano.bin", FORMATmegatron, "has no .idx beside it");
     expect(FILES "nano.bin", FORMATllmc, "is too short for an llm.c header");
     expect(FILES "texts.jsonl", FORMATllmc, "is too short");
     expect(FILES "texts.txt", FORMATjsonl, "line 1: ");
+    expect(changed(FILES "wide.bin", "w.bin", 0, "\0\0\0\0", 4, 4), FORMATauto,
+           "may hold tokens of 16 or of 32 bits");
     expect(FILES "packed.arrow", FORMATauto, "is compressed inside");
     expect(FILES "texts.txt", FORMATarrow, "is damaged");
     expect(changed(FILES "texts.arrow", "t.arrow", 0, "", 0, 3000), FORMATauto,
@@ -247,13 +335,13 @@ static void test_absurd(void **state)
     expect(changed(FILES "llmc2.bin", "l.bin", 0, "", 0, 1100), FORMATllmc,
            "is cut off: 38 of 100");
     expect(changed(FILES "nano.bin", "n.bin", 0, "", 0, 101), FORMATauto,
-           "has 101 bytes, no multiple");
+           "is no text, and no tokens of 16 or 32 bits below");
     expect(changed(FILES "u2.npy", "u.npy", 0, "", 0, 200), FORMATauto,
            "is cut off");
     expect(changed(FILES "u2.npy", "u.npy", 0, "", 0, 100), FORMATauto,
            "damaged header");
     expect(changed(FILES "texts.jsonl.gz", "t.jsonl.gz", 0, "", 0, 150),
-           FORMATauto, "is damaged");
+           FORMATauto, "is cut off");
     expect(changed(FILES "texts.jsonl.gz", "t.jsonl.gz", 40, "\0\0\0", 3, -1),
            FORMATauto, "is damaged");
 }
@@ -285,6 +373,7 @@ int main(void)
         cmocka_unit_test(test_texts),
         cmocka_unit_test(test_indexed),
         cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_names),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_absurd),
         cmocka_unit_test(test_questions),

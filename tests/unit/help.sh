@@ -86,13 +86,14 @@ is "the README has commands" 0 grep -q "pleat export" readme
 
 # Questions: each command gets the message above it.
 cp "$top/tests/data/files/texts.arrow" table.arrow
-echo "PAR1 and so on" >table.parquet
+printf 'id,text\n1,one\n2,two\n' >table.csv
+printf '\1\0\0\0\2\0\0\0' >tokens.bin
 sed -n 's/^### //p;s/^    \(pleat .*\)/\1/p' "$top/models/faq.md" >faq
 while read -r message && read -r line; do
     is "$line" 1 sh -c "$line"
     says "says what the question is" "$message"
 done <faq
-is "there are questions" 0 grep -q libduckdb faq
+is "there are questions" 0 grep -q table.csv faq
 
 # ---- names of other programs ---------------------------------------------------
 

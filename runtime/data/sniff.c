@@ -1,0 +1,324 @@
+/* sniff.c: the kind of a file by its first bytes. Its name decides nothing.
+ * Marks come first, then text or JSON; tokens without a header have no mark,
+ * and the vocabulary tells their width where only one is possible. */
+#include <ctype.h>
+
+#include "data.h"
+
+enum { SAMPLE = 1 << 16 };
+enum { LOOK = 1 << 24 }; /* tokens whose values are compared */
+
+/* ---- marks --------------------------------------------------------------- */
+
+/* A format, or the name of files that are refused. */
+typedef struct FileMark {
+    const char *bytes;
+    size_t n, at;
+    enum data_format format; /* FORMATauto: refused */
+    const char *name, *way;  /* way out; null: none */
+} FileMark;
+
+#define MARK(bytes) bytes, sizeof bytes - 1
+
+/* clang-format off */
+static const char unpack_it[] = "unpack it first", save_npy[] = "numpy.save writes an array as .npy, which is read";
+static const FileMark marks[] = {
+    { MARK("\x93NUMPY"), 0, FORMATnpy, "a .npy file", NULL },
+    { MARK("PAR1"), 0, FORMATparquet, "a .parquet file", NULL },
+    { MARK("PARE"), 0, FORMATparquet, "a .parquet file", NULL },
+    { MARK("ARROW1\0\0"), 0, FORMATarrow, "an Arrow file", NULL },
+    { MARK("\x88\xd8\x34\x01"), 0, FORMATllmc, "an llm.c file", NULL },
+    { MARK("\xa1\xd9\x34\x01"), 0, FORMATllmc, "an llm.c file", NULL },
+    { MARK("\x8a\xd8\x34\x01"), 0, FORMATllmc, "an llm.c file", NULL },
+    { MARK("MMIDIDX\0\0"), 0, FORMATauto, "a Megatron index", "the .bin beside it holds the tokens" },
+    { MARK("PK\3\4"), 0, FORMATauto, "a zip archive (as .npz is)", "unzip it first; numpy.save writes an array as .npy" },
+    { MARK("PK\5\6"), 0, FORMATauto, "an empty zip archive", NULL },
+    { MARK("ustar"), 257, FORMATauto, "a tar archive", unpack_it },
+    { MARK("7z\xbc\xaf\x27\x1c"), 0, FORMATauto, "a 7z archive", unpack_it },
+    { MARK("Rar!\x1a\7"), 0, FORMATauto, "a rar archive", unpack_it },
+    { MARK("\x04\x22\x4d\x18"), 0, FORMATauto, "compressed by lz4", unpack_it },
+    { MARK("LZIP"), 0, FORMATauto, "compressed by lzip", unpack_it },
+    { MARK("\x5d\0\0\x80\0\xff\xff"), 0, FORMATauto, "compressed as .lzma", unpack_it },
+    { MARK("\x1f\x9d\x90"), 0, FORMATauto, "compressed as .Z", unpack_it },
+    { MARK("\x80\2\x8a\x0a"), 0, FORMATauto, "a file of torch.save", save_npy },
+    { MARK("\x80\4\x95"), 0, FORMATauto, "a pickle of Python", save_npy },
+    { MARK("\x80\5\x95"), 0, FORMATauto, "a pickle of Python", save_npy },
+    { MARK("\x89HDF\r\n\x1a\n"), 0, FORMATauto, "an HDF5 file", save_npy },
+    { MARK("\0\0\0\0{\""), 4, FORMATauto, "a safetensors file", save_npy },
+    { MARK("\xff\xfe\0\0"), 0, FORMATauto, "a text in UTF-32", "save it as UTF-8" },
+    { MARK("GGUF"), 0, FORMATauto, "a GGUF file", NULL },
+    { MARK("ORC"), 0, FORMATauto, "an ORC file", ".parquet is read" },
+    { MARK("Obj\1"), 0, FORMATauto, "an Avro file", ".parquet is read" },
+    { MARK("FEA1"), 0, FORMATauto, "a Feather file of version 1", ".parquet is read" },
+    { MARK("SQLite format 3"), 0, FORMATauto, "an SQLite database", NULL },
+    { MARK("\x7f" "ELF"), 0, FORMATauto, "a program", NULL },
+    { MARK("%PDF-"), 0, FORMATauto, "a PDF document", NULL },
+    { MARK("\x89PNG"), 0, FORMATauto, "a PNG image", NULL },
+    { MARK("\xff\xd8\xff"), 0, FORMATauto, "a JPEG image", NULL },
+};
+/* clang-format on */
+
+/* A text may begin as a mark does that is letters alone. */
+static const FileMark *mark_of(const uint8_t *s, size_t n, int istext)
+{
+    for (int i = 0; i < countof(marks); i++)
+        if (n >= marks[i].at + marks[i].n &&
+            !memcmp(s + marks[i].at, marks[i].bytes, marks[i].n) &&
+            (!istext || !strncmp(marks[i].bytes, "%PDF", 4)))
+            return &marks[i];
+    return NULL;
+}
+
+/* A message of Arrow's stream: its mark, and a length that fits. */
+static int opens_arrow(const uint8_t *s, size_t n, int64_t size)
+{
+    int64_t head = n >= 16 ? (int32_t)u32_at(s + 4) : 0;
+
+    return head > 0 && head % 8 == 0 && head <= size - 8 &&
+           u32_at(s) == UINT32_MAX && u32_at(s + 8) < head;
+}
+
+/* ---- texts --------------------------------------------------------------- */
+
+/* UTF-8 without NUL, or another encoding without control characters. */
+static int is_text(const char *s, size_t n, int cut)
+{
+    int64_t bad = utf8_bad(s, n);
+    int valid = bad < 0 || (cut && (size_t)bad + 4 > n);
+
+    for (size_t i = 0; i < n; i++) {
+        uint8_t c = (uint8_t)s[i];
+        if (!c || (!valid &&
+                   (c == 127 || (c < ' ' && !strchr("\t\n\v\f\r\b\x1b", c)))))
+            return 0;
+    }
+    return 1;
+}
+
+static size_t spaces(const char *s, size_t n, size_t at)
+{
+    while (at < n && strchr(" \t\r\n", s[at]) && s[at])
+        at++;
+    return at;
+}
+
+/* Behind the string that begins here; n: it does not end, 0: there is none. */
+static size_t string_end(const char *s, size_t n, size_t at)
+{
+    if (at >= n || s[at] != '"')
+        return 0;
+    for (at++; at < n && s[at] != '"' && s[at] != '\n'; at++)
+        at += s[at] == '\\';
+    return at >= n ? n : s[at] == '"' ? at + 1 : 0;
+}
+
+/* An object with a key and its colon, an empty one, or an array of objects or
+ * of strings. */
+static int is_json(const char *s, size_t n)
+{
+    size_t at = spaces(s, n, 0), end;
+    int array = at < n && s[at] == '[';
+
+    at = array ? spaces(s, n, at + 1) : at;
+    if (array && (at == n || s[at] == ']'))
+        return at == n || spaces(s, n, at + 1) == n;
+    if (array && (end = string_end(s, n, at))) {
+        end = spaces(s, n, end);
+        return end == n || s[end] == ',' || s[end] == ']';
+    }
+    if (at == n || s[at] != '{')
+        return 0;
+    at = spaces(s, n, at + 1);
+    end = string_end(s, n, at);
+    end = end ? spaces(s, n, end) : 0;
+    return at == n || s[at] == '}' || (end && (end == n || s[end] == ':'));
+}
+
+/* The separators of the record at *at, quotes minded, which becomes the place
+ * behind it. */
+static int64_t separators(const char *s, size_t n, size_t *at, char separator)
+{
+    int64_t count = 0;
+    int quoted = 0;
+
+    while (*at < n) {
+        char c = s[(*at)++];
+        quoted ^= c == '"';
+        count += !quoted && c == separator;
+        if (!quoted && c == '\n')
+            break;
+    }
+    return count;
+}
+
+/* Names of columns, without blanks in front and of few characters. */
+static int is_header(const char *s, size_t n, char separator)
+{
+    char before = separator;
+
+    for (size_t i = 0; i < n; i++) {
+        int first = before == separator;
+        int last = s[i] == separator || s[i] == '\n';
+        if (s[i] == '"' || s[i] == '\r')
+            continue;
+        if ((first && (last || s[i] == ' ')) ||
+            !(last || isalnum((uint8_t)s[i]) || strchr("_-. /", s[i])))
+            return 0;
+        before = s[i];
+    }
+    return 1;
+}
+
+/* Do the first records have as many columns as the names in front, two or more?
+ * The last one may be cut. */
+static int is_table(const char *s, size_t n, char separator)
+{
+    enum { RECORDS = 20, FEWEST = 3 };
+    size_t at = 0;
+    int64_t columns = separators(s, n, &at, separator), records = 1;
+
+    if (!columns || !is_header(s, at, separator))
+        return 0;
+    for (; at < n && records < RECORDS; records++)
+        if (separators(s, n, &at, separator) != columns)
+            return at == n && records >= FEWEST;
+    return records >= FEWEST;
+}
+
+/* The format of a text, by data.format if it might be a table. */
+static const char *text_format(Arena *a, const char *s, size_t n,
+                               enum data_format *format)
+{
+    int comma = is_table(s, n, ',');
+
+    *format = is_json(s, n) ? FORMATjsonl : FORMATtext;
+    if (*format == FORMATtext && (comma || is_table(s, n, '\t')))
+        return strf(a,
+                    "may be a table: data.format=%s takes its column "
+                    "data.field, data.format=text takes it as it is",
+                    comma ? "csv" : "tsv");
+    return NULL;
+}
+
+/* ---- tokens without a header --------------------------------------------- */
+
+static int all_below(const Tokens *tokens, int64_t bytes, int64_t vocab)
+{
+    int64_t n = tokens->size / bytes;
+
+    for (int64_t i = 0; i < n && i < LOOK; i++) {
+        const uint8_t *p = tokens->map + i * bytes;
+        if ((bytes == 2 ? p[0] | p[1] << 8 : (int64_t)u32_at(p)) >= vocab)
+            return 0;
+    }
+    return tokens->size % bytes == 0;
+}
+
+static const char *raw_format(Arena *a, Tokens *tokens, int64_t vocab)
+{
+    if (vocab <= 0)
+        return "is no text, and nothing in it says what it is "
+               "(data.format=uint16 or uint32 reads it as tokens, bytes as "
+               "bytes)";
+    int narrow = vocab <= UINT16_MAX + 1 && all_below(tokens, 2, vocab);
+    int wide = all_below(tokens, 4, vocab);
+    if (narrow && wide)
+        return "may hold tokens of 16 or of 32 bits (data.format=uint16 or "
+               "uint32 says which)";
+    if (!narrow && !wide)
+        return strf(a,
+                    "is no text, and no tokens of 16 or 32 bits below the "
+                    "vocabulary of %ld (data.format=uint16, uint32 or bytes "
+                    "reads it all the same)",
+                    vocab);
+    tokens->format = narrow ? FORMATuint16 : FORMATuint32;
+    return NULL;
+}
+
+/* ---- a file -------------------------------------------------------------- */
+
+/* The beginning, unpacked, to s; its bytes to *n. */
+static const char *unpacked(Arena *a, const Tokens *tokens, char *s, size_t *n)
+{
+    TextStream *in;
+    const char *why = stream_open(a, &in, tokens->path);
+    size_t k;
+
+    for (*n = 0;
+         !why && *n < SAMPLE && (k = stream_raw(in, s + *n, SAMPLE - *n));)
+        *n += k;
+    const char *broken = stream_close(in);
+    return why ? why : *n ? NULL : broken;
+}
+
+static const char *refuse(Arena *a, const FileMark *mark, const char *packed)
+{
+    return strf(a, "is %s%s%s%s%s", mark->name, packed ? " inside " : "",
+                packed ? packed : "",
+                packed || mark->way ? ": " : ", which is not read",
+                packed      ? "unpack it first"
+                : mark->way ? mark->way
+                            : "");
+}
+
+/* UTF-16 with its mark, as UTF-8. */
+static const char *decoded(Arena *a, const Tokens *tokens, Bytes *s)
+{
+    TextStream *in;
+    const char *why = stream_open(a, &in, tokens->path);
+
+    if (!why)
+        stream_read(in, s);
+    const char *broken = stream_close(in);
+    return why ? why : broken;
+}
+
+const char *sniff(Arena *a, Tokens *tokens, int64_t vocab)
+{
+    size_t n = tokens->size < SAMPLE ? (size_t)tokens->size : SAMPLE;
+    const char *s = (const char *)tokens->map, *why;
+    Bytes text = { 0 };
+
+    tokens->packed = packed_by(tokens->map, n);
+    if (tokens->packed) {
+        char *room = alloc(a, SAMPLE);
+        why = unpacked(a, tokens, room, &n);
+        s = room;
+        if (why)
+            return why;
+        if (packed_by((const uint8_t *)s, n))
+            return "is compressed twice: unpack it first";
+    }
+    const uint8_t *u = (const uint8_t *)s;
+    int istext = is_text(s, n, n == SAMPLE);
+    const FileMark *mark = mark_of(u, n, istext);
+    tokens->foreign = mark && mark->format == FORMATauto;
+    if (tokens->foreign || (mark && tokens->packed))
+        return refuse(a, mark, tokens->packed);
+    if (mark) {
+        tokens->format = mark->format;
+        return NULL;
+    }
+    if (!tokens->packed && opens_arrow(u, n, tokens->size)) {
+        tokens->format = FORMATarrow;
+        return NULL;
+    }
+    if (!tokens->packed && indexed_path(a, tokens->path, tokens->size)) {
+        tokens->format = FORMATmegatron;
+        return NULL;
+    }
+    if (text_coded(u, n) && !decoded(a, tokens, &text) && text.n &&
+        is_text(text.s, text.n, 1)) {
+        s = text.s;
+        n = text.n;
+        istext = 1;
+    }
+    if (istext)
+        why = text_format(a, s, n, &tokens->format);
+    else if (tokens->packed)
+        why = strf(a, "is no text inside %s: unpack it first", tokens->packed);
+    else
+        why = raw_format(a, tokens, vocab);
+    free(text.s);
+    return why;
+}
