@@ -302,6 +302,22 @@ static Expr *cast_value(LoopKernel *kernel, Node *n, const Index *ix,
     return ex_rounded(kernel, n->dt, x);
 }
 
+/* Does n have 16 bits, maybe made a wider number? */
+static int has_few_bits(const Node *n)
+{
+    while (n->op == Ocast && dtypes[n->dt].bytes > 2)
+        n = n->in[0];
+    return dtypes[n->dt].kind == 'f' && dtypes[n->dt].bytes <= 2;
+}
+
+/* The exponent x has an error of 2^-9 where it comes from, alone or less
+ * something. Its node decides, not how a kernel gets it: the exponential is one
+ * value in all kernels. */
+static int is_rough(const Node *x)
+{
+    return has_few_bits(x) || (x->op == Osub && has_few_bits(x->in[0]));
+}
+
 static Expr *ew_value(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard)
 {
     Expr *arg[SCALARIN];
@@ -317,6 +333,8 @@ static Expr *ew_value(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard)
     int raw = op_is(n->op, OPcmp) ? ~0 : n->op == Owhere;
     if (n->op == Ojoin_bf16) /* an integer is not made a float and one again */
         arg[1] = ex_integer(arg[1]), raw = 2;
+    if (n->op == Oexp && is_rough(n->in[0]))
+        raw = RAWROUGH;
     Expr *x = ex_scalar(kernel, compute_type(n->dt), optab[n->op].expr, raw,
                         n->nin, arg);
     return chooses(n) ? x : ex_rounded(kernel, n->dt, x);

@@ -103,6 +103,8 @@ typedef enum ExprKind {
     Xred   /* reduction of arg[0] over the loops K */
 } ExprKind;
 
+enum { RAWROUGH = 1 << 8 };
+
 typedef struct Expr Expr;
 struct Expr {
     int id;
@@ -110,7 +112,8 @@ struct Expr {
     Dtype dt;             /* Df32 Df64 Di32 Di64 */
     const ScalarExpr *of; /* Xexpr */
     Dtype calls;          /* Df32 or Df64: of the functions in it */
-    int raw;              /* operands that keep their own types, a bit each */
+    int raw;              /* operands that keep their own types, a bit each;
+                             RAWROUGH of an exponential: of few bits */
     int na;
     Expr *arg[4];
     const AffineExpr *lin;

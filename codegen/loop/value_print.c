@@ -195,23 +195,13 @@ const char *nest_operand(KernelPrinter *printer, const Expr *expr, int i)
     return strf(printer->arena, "(%s)%s", dtypes[expr->dt].compute, s);
 }
 
-static int is_rounded(const Expr *expr)
-{
-    return expr->kind == Xload && dtypes[expr->buf->dt].kind == 'f' &&
-           dtypes[expr->buf->dt].bytes <= 2;
-}
-
-/* An exponent that has an error of 2^-9 where it comes from, alone or less
- * something, gets no more than a GPU's own instruction: a quarter of those that
- * round well, of which a row of logits has two an element. */
+/* A rough exponent gets no more than a GPU's own instruction: a quarter of those
+ * that round well, of which a row of logits has two an element. */
 const char *nest_exp(const KernelPrinter *printer, const Expr *expr)
 {
-    const Expr *x = expr->arg[0];
-
-    if (x->kind == Xexpr && x->of == optab[Osub].expr)
-        x = x->arg[0];
-    return printer->gpu && expr->dt == Df32 && is_rounded(x) ? "exp_near_f32"
-                                                             : "exp_f32";
+    return printer->gpu && expr->dt == Df32 && (expr->raw & RAWROUGH)
+               ? "exp_near_f32"
+               : "exp_f32";
 }
 
 const char *nest_value(KernelPrinter *printer, Expr *expr)
