@@ -103,7 +103,7 @@ int attn_node(const Attn *attn, const Node *n)
     die("attention: a node outside its body");
 }
 
-static int uses_of(const Attn *attn, const Node *n)
+int attn_uses(const Attn *attn, const Node *n)
 {
     int uses = 0;
 
@@ -116,7 +116,7 @@ static int uses_of(const Attn *attn, const Node *n)
 /* A dot, or a sum of dots that nobody else reads: one tile holds it. */
 static int is_term(const Attn *attn, const Node *n, int top)
 {
-    if (!top && uses_of(attn, n) != 1)
+    if (!top && attn_uses(attn, n) != 1)
         return 0;
     if (n->op == Odot)
         return 1;

@@ -70,6 +70,7 @@ typedef enum AttnHow { ATpack, ATput, ATadd } AttnHow;
 
 int attn_read(Attn *attn, const Graph *g, const Node *n);
 int attn_node(const Attn *attn, const Node *n); /* number in the body */
+int attn_uses(const Attn *attn, const Node *n); /* as an operand there */
 int attn_inner(const Attn *attn, const Node *n, Axis **out);
 int attn_keyside(const Attn *attn, int op);
 const char *attn_code(const Attn *attn, const Axis *a);

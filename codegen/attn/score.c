@@ -189,7 +189,8 @@ static double factor(const Node *n, int *k)
     return f;
 }
 
-/* From the score down to the term; `at` if that node is a scaling passed. */
+/* From the score down to the term; `at` if that node is a scaling passed. A
+ * condition that reads one of these nodes needs it with its factor. */
 static double unit(const Attn *attn, const Node *at, int *passed)
 {
     double c = 1;
@@ -198,6 +199,8 @@ static double unit(const Attn *attn, const Node *at, int *passed)
     while (term_of(attn, n) < 0) {
         int k = 0;
         double f = factor(n, &k);
+        if (n != attn->score && attn_uses(attn, n) > 1)
+            return 0;
         if (f != 0)
             *passed |= n == at;
         else if (is_masking(n))

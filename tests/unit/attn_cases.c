@@ -192,6 +192,14 @@ Node *attn_strict(Build *m)
     return mask(m, op2(m, Olt, pos(m, m->key), q), s);
 }
 
+/* A condition on the scaled score itself. */
+Node *attn_capped(Build *m)
+{
+    Node *s = qk(m);
+
+    return mask(m, op2(m, Olt, s, num(m, s, 0.3)), s);
+}
+
 /* Documents: queries see keys of the same number only; both sides are data. The
  * two dots meet in a product, so each has a tile of its own. */
 Node *attn_documents(Build *m)

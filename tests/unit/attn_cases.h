@@ -24,7 +24,7 @@ typedef struct Build {
 /* Declares operands, the values last; returns the scores. */
 typedef Node *Scores(Build *m);
 Scores attn_plain, attn_causal, attn_mla, attn_window, attn_late, attn_strict,
-    attn_documents, attn_latent, attn_biases, attn_mlabiases;
+    attn_capped, attn_documents, attn_latent, attn_biases, attn_mlabiases;
 
 typedef struct Form {
     const char *name;
