@@ -195,8 +195,8 @@ const char *nest_operand(KernelPrinter *printer, const Expr *expr, int i)
     return strf(printer->arena, "(%s)%s", dtypes[expr->dt].compute, s);
 }
 
-/* A rough exponent gets no more than a GPU's own instruction: a quarter of those
- * that round well, of which a row of logits has two an element. */
+/* A rough exponent gets no more than a GPU's own instruction: a quarter of
+ * those that round well, of which a row of logits has two an element. */
 const char *nest_exp(const KernelPrinter *printer, const Expr *expr)
 {
     return printer->gpu && expr->dt == Df32 && (expr->raw & RAWROUGH)
