@@ -242,6 +242,7 @@ typedef struct Forecast {
     double idle;  /*   stages that wait, */
     double again; /*  what is made again for the backward, */
     double bytes;
+    double optim; /* of these the optimizer's, which the host may hold */
 } Forecast;
 
 typedef struct SearchUnit { /* of a pipeline: a layer */
@@ -268,10 +269,10 @@ typedef struct SearchModel {
 /* What a short plan's step takes, or the unit that it has more than another:
  * seconds of a micro-batch, of them transfers that nothing hides, and of what
  * is done once a step; launches of a micro-batch; bytes of what lives
- * always, and at most in post; of the body's, and of the fallback's, what is
+ * always, of these the optimizer's, and at most in post; of the body's, and of the fallback's, what is
  * there once is no sum but the most of any unit, or of what is in none. */
 typedef struct UnitCost {
-    double body, open, rest, calls, persist, post_bytes;
+    double body, open, rest, calls, persist, optim, post_bytes;
     KeptBytes step, fallback;
 } UnitCost;
 typedef struct ModelCost {
@@ -305,9 +306,10 @@ typedef struct ShortFold { /* whose short plans are made */
     int64_t world;
     int rebuild;   /* all that can be */
     int step_only; /* the fallback that counts rebuilds all, this does not */
+    int pair;      /* micro-batches go in pairs */
 } ShortFold;
 
-enum { SHOWN = 10, MAXSCHEDULE = 8 }; /* rows of a table; words of its key */
+enum { SHOWN = 10, MAXSCHEDULE = 8, MAXRATIO = 12 }; /* rows of a table; words of its key */
 enum { EXACT = 16 }; /* ranks of a world whose points are all compiled */
 /* How a point has its price: see search.c. */
 typedef enum PriceKind {
@@ -335,12 +337,22 @@ typedef struct MeasuredRun {
     int here; /* its ranks and its batch are those of the search */
 } MeasuredRun;
 
+/* With what costs no time rebuilt; with all rebuilt; in pairs of micro-batches,
+ * if pairs are possible (else without units). */
+enum { COSTfree, COSTall, COSTpairs, NCOST };
+
 /* What units cost in short plans of a fold; its schedule does not matter. */
 typedef struct FoldPrice {
     Point point;
-    int jobs, done;    /* 2: once more with all rebuilt; JOBdone ..: of both */
-    ModelCost cost[2]; /* with what costs no time rebuilt, with all */
+    int job[NCOST], done; /* 1 + the job of each, 0: none; JOBdone ..: of all */
+    ModelCost cost[NCOST];
 } FoldPrice;
+
+/* Of several ratios the geometric mean. */
+typedef struct Ratio {
+    double log; /* sum of logs */
+    int n;
+} Ratio;
 
 typedef struct Space {
     Search s;
@@ -348,15 +360,16 @@ typedef struct Space {
     const Args *args;
     Candidate *at;   /* vec, best first */
     FoldPrice *fold; /* vec: those priced */
+    FoldPrice *plain; /* vec: of one stage, with ranks of dp and ep only */
     size_t legal;    /* all points, also those left out as far too large */
     Candidate least; /* of all of these the one of fewest bytes, as scaled */
     Point pin;       /* what is given; 0 (schedule and zero: -1): it is free */
     struct NearPin *near;     /* search_space.c */
-    double more[MAXSCHEDULE]; /* memory of compiled plans over what it was
-                               estimated, the most of a schedule */
+    Ratio more[MAXSCHEDULE]; /* memory of compiled plans over what it was
+                                estimated, of a schedule */
     double begun, end;
-    double log_ratio; /* of short to scaled prices, the mean of its log */
-    int ratios;
+    Ratio ratio[MAXRATIO][MAXRATIO]; /* of short to scaled prices, by log2 of
+                                        tp and of cp */
     int proven;
     int stopped; /* by the clock: with more time the answer may be another */
 } Space;
@@ -375,8 +388,10 @@ double search_predicted(const Space *space, const Candidate *candidate);
 /* search.c: the model with so many sequences in a micro-batch, 0: as it says; a
  * point's price; a fallback that rebuilds all. */
 Graph *search_traced(const Space *space, int64_t batch);
-Forecast search_priced(Space *space, const Point *p, const ModelCost cost[2]);
-void rebuilt_fallback(const Space *space, ModelCost cost[2]);
+Forecast search_priced(Space *space, const Point *p,
+                       const ModelCost cost[NCOST]);
+void finish_costs(const Space *space, ModelCost cost[NCOST]);
+const ModelCost *search_plain(const Space *space, const Point *point);
 /* search_space.c: reads space->pin; all points to space->at, priced from what
  * units cost on one rank (null: counted only). err() with the nearest choice
  * where there is no point, or none that fits. */
@@ -404,8 +419,7 @@ char *search_short(const Search *search, const ShortFold *fold, int n,
                    UnitCost *out, double end);
 char *search_whole(const Search *search, const Point *const *p, int n,
                    Forecast *out, double end);
-/* What units cost, from short plans. The same from what they cost on one rank,
- * with one sequence. */
+/* What units cost, from short plans. */
 ModelCost search_costs(const SearchModel *model, const UnitCost *plan);
 /* search.c: the keys of the fold of a run on the ranks that args->keys say,
  * which it prints; empty where the model or its keys state one. Folds next to
@@ -415,8 +429,10 @@ int is_fold_key(const KeyInfo *key); /* of fold, and no launcher sets it */
 int states_fold(const Opts *opts);   /* one of them */
 void copy_fold(Opts *to, const Opts *from); /* all such keys that are given */
 void put_fixes(Text *out, const Args *args, const Plan *p);
+/* From what units cost on one rank with one sequence; plain: with the point's
+ * sequences and ep, and no other ranks (null: not known). */
 ModelCost search_scaled(const Search *search, const Point *point,
-                        const ModelCost *ref);
+                        const ModelCost *ref, const ModelCost *plain);
 Forecast search_combine(Search *search, const Point *point,
                         const ModelCost *cost);
 /* search_memory.c: by stage of the point's schedule, made once; bytes of a rank

@@ -19,12 +19,36 @@ enum { SEQUENCES = 8 }; /* of a micro-batch, at most, but for what is given */
 #define WRONG 0.96 /* of the limit is what estimates may take */
 #define FAR   3    /* times the limit: estimates are not that wrong */
 
+static int ratio_row(int64_t ranks)
+{
+    int row = 0;
+
+    for (; ranks > 1 && row < MAXRATIO - 1; ranks /= 2)
+        row++;
+    return row;
+}
+
+static void add_ratio(Ratio *ratio, double x)
+{
+    if (x > 0 && x < HUGE_VAL) {
+        ratio->log += log(x);
+        ratio->n++;
+    }
+}
+
+/* 1 where none is known. */
+static double mean_ratio(const Ratio *ratio)
+{
+    return ratio->n ? exp(ratio->log / ratio->n) : 1;
+}
+
 double search_estimate(const Space *space, const Candidate *candidate)
 {
-    double ratio = space->ratios ? exp(space->log_ratio / space->ratios) : 1;
+    const int64_t *n = candidate->p.size;
+    const Ratio *ratio = &space->ratio[ratio_row(n[Mtp])][ratio_row(n[Mcp])];
 
-    return candidate->known == PRICEscaled ? candidate->f.secs * ratio
-                                           : candidate->f.secs;
+    return candidate->f.secs *
+           (candidate->known == PRICEscaled ? mean_ratio(ratio) : 1);
 }
 
 static int fits(const Space *space, const Forecast *forecast)
@@ -34,11 +58,10 @@ static int fits(const Space *space, const Forecast *forecast)
 
 double search_bytes(const Space *space, const Candidate *candidate)
 {
-    double more = candidate->known < PRICEcompiled
-                      ? space->more[candidate->p.schedule]
-                      : 1;
+    const Ratio *more = &space->more[candidate->p.schedule];
 
-    return candidate->f.bytes * fmax(more, 1);
+    return candidate->f.bytes *
+           (candidate->known < PRICEcompiled ? fmax(mean_ratio(more), 1) : 1);
 }
 
 int search_fits(const Space *space, const Candidate *candidate)
@@ -47,42 +70,90 @@ int search_fits(const Space *space, const Candidate *candidate)
            search_bytes(space, candidate) <= (double)space->s.limit;
 }
 
-/* Nothing rebuilt where that fits; else as much as it takes, at a straight line
- * to what rebuilding all costs. An estimate leaves room for how wrong it is. */
+/* Seconds a step, for a byte of the optimizer's that is in the host's memory:
+ * link and processors end at once. */
+static double host_byte_secs(const MachineSpeeds *machine)
+{
+    double all = machine->offload;
+
+    all += machine->cores > 0 ? machine->cores / 2 : 0;
+    return machine->offload > 0 ? 1 / all : HUGE_VAL;
+}
+
+/* Nothing rebuilt where that fits; else what takes less time for a byte first:
+ * rebuilding, at a straight line to what rebuilding all costs, and the host's
+ * memory for the optimizer. An estimate leaves room for how wrong it is. */
 static Forecast with_limit(const Space *space, Forecast none, Forecast all)
 {
-    double room = WRONG * (double)space->s.limit, more = none.bytes - all.bytes;
+    double room = WRONG * (double)space->s.limit;
+    double rebuilt = fmax(none.bytes - all.bytes, 0), hosted = none.optim;
+    double secs = fmax(all.secs - none.secs, 0);
+    double more = none.bytes - room, each = host_byte_secs(&space->s.machine);
 
-    none.bytes *= space->s.limit ? 1 / WRONG : 1;
-    all.bytes *= space->s.limit ? 1 / WRONG : 1;
-    if (fits(space, &none) || more <= 0)
+    if (!space->s.limit || more <= 0)
         return none;
-    double share = fits(space, &all) ? (WRONG * none.bytes - room) / more : 1;
-    all.again = all.secs > none.secs ? all.secs - none.secs : 0;
-    all.secs = none.secs + share * all.again;
-    all.again *= share;
-    all.bytes = none.bytes - share * more / WRONG;
-    return all;
+    hosted = each < HUGE_VAL ? hosted : 0;
+    int first = hosted > 0 && each * rebuilt < secs;
+    hosted = fmin(hosted, first ? more : fmax(more - rebuilt, 0));
+    rebuilt = fmin(rebuilt, more - hosted);
+    if (none.bytes > all.bytes)
+        none.again = secs * rebuilt / (none.bytes - all.bytes);
+    none.secs += none.again + (hosted > 0 ? hosted * each : 0);
+    none.bytes = (none.bytes - rebuilt - hosted) / WRONG;
+    return none;
 }
 
-Forecast search_priced(Space *space, const Point *p, const ModelCost cost[2])
+/* Micro-batches that a rank takes in pairs, if these are the faster: in one
+ * stage, of an even number. */
+static int may_go_in_pairs(const Space *space, const Point *p)
 {
-    Forecast none = search_combine(&space->s, p, &cost[0]);
-    Forecast all = search_combine(&space->s, p, &cost[1]);
+    int64_t micros = space->s.batch / (p->batch * p->size[Mdp]);
 
-    return with_limit(space, search_corrected(space, none),
-                      search_corrected(space, all));
+    return p->size[Mpp] == 1 && p->size[Mep] > 1 && micros % 2 == 0 &&
+           !opts_given(space->args->keys, "fold.pair");
 }
 
-/* A fallback runs rarely: it rebuilds all, before a step rebuilds anything. */
-void rebuilt_fallback(const Space *space, ModelCost cost[2])
+Forecast search_priced(Space *space, const Point *p,
+                       const ModelCost cost[NCOST])
 {
-    for (int r = 0; r <= space->s.units.nrun; r++) {
-        int unit = r < space->s.units.nrun;
-        UnitCost *to = unit ? &cost[0].unit[r] : &cost[0].ends;
-        const UnitCost *all = unit ? &cost[1].unit[r] : &cost[1].ends;
-        to->fallback = all->fallback;
-    }
+    Forecast f[NCOST] = { 0 };
+
+    for (int k = 0; k < NCOST; k++)
+        if (cost[k].unit)
+            f[k] =
+                search_corrected(space, search_combine(&space->s, p, &cost[k]));
+    Forecast one = with_limit(space, f[COSTfree], f[COSTall]);
+    if (!cost[COSTpairs].unit || !may_go_in_pairs(space, p))
+        return one;
+    Forecast two = f[COSTpairs];
+    two.bytes /= space->s.limit ? WRONG : 1;
+    return fits(space, &two) && two.secs < one.secs ? two : one;
+}
+
+/* A fallback runs rarely: it rebuilds all, before a step rebuilds anything. A
+ * pair keeps what two micro-batches do. */
+static void finish_unit(UnitCost *free, const UnitCost *all, UnitCost *pairs)
+{
+    free->fallback = all->fallback;
+    if (!pairs)
+        return;
+    pairs->fallback = all->fallback;
+    pairs->step = free->step;
+    pairs->step.kept *= 2;
+    pairs->step.input *= 2;
+    pairs->step.weights *= 2;
+    pairs->step.between *= 2;
+}
+
+void finish_costs(const Space *space, ModelCost cost[NCOST])
+{
+    int pairs = cost[COSTpairs].unit != NULL;
+
+    for (int r = 0; r < space->s.units.nrun; r++)
+        finish_unit(&cost[COSTfree].unit[r], &cost[COSTall].unit[r],
+                    pairs ? &cost[COSTpairs].unit[r] : NULL);
+    finish_unit(&cost[COSTfree].ends, &cost[COSTall].ends,
+                pairs ? &cost[COSTpairs].ends : NULL);
 }
 
 /* ---- prices -------------------------------------------------------------- */
@@ -137,6 +208,73 @@ static int price_reference(Space *space, ModelCost ref[2])
     return done[0] == JOBdone && done[1] == JOBdone;
 }
 
+/* The jobs of a fold behind those of `want`: with what costs no time rebuilt,
+ * and if asked, with all, and in pairs. */
+static FoldPrice add_jobs(ShortFold **want, Point p, int64_t world, int all,
+                          int pairs)
+{
+    FoldPrice fold = { .point = p };
+
+    for (int k = 0; k < NCOST; k++) {
+        if ((k == COSTall && !all) || (k == COSTpairs && !pairs))
+            continue;
+        ShortFold job = { p, world, k == COSTall, all && k != COSTall,
+                          k == COSTpairs };
+        vec_push(forever, *want, job);
+        fold.job[k] = (int)vec_len(*want);
+    }
+    return fold;
+}
+
+/* Of the jobs of add_jobs. A fold that no pairs are made of goes without. */
+static void take_costs(FoldPrice *fold, const char *done, const ModelCost *cost)
+{
+    int all = fold->job[COSTall] - 1, pairs = fold->job[COSTpairs] - 1;
+    int free = fold->job[COSTfree] - 1;
+
+    all = all < 0 ? free : all;
+    fold->done = done[free] == JOBdone ? done[all] : done[free];
+    if (fold->done != JOBdone)
+        return;
+    fold->cost[COSTfree] = cost[free];
+    fold->cost[COSTall] = cost[all];
+    if (pairs >= 0 && done[pairs] == JOBdone)
+        fold->cost[COSTpairs] = cost[pairs];
+}
+
+/* What units cost with each ep and number of sequences, on ep ranks: products
+ * of fewer rows for more experts, and transfers behind what hides them, are no
+ * share of what one rank takes. */
+static void price_plain(Space *space, double end)
+{
+    ShortFold *want = NULL;
+    int64_t n = space->s.experts, most = n ? n : 1;
+
+    for (int64_t ep = 1; ep <= most && ep <= space->s.world; ep++)
+        for (size_t i = 0; i < vec_len(space->s.model); i++) {
+            Point p = { .vpp = 1, .zero = 1, .batch = space->s.model[i].batch };
+            for (int a = 0; a < NMESH; a++)
+                p.size[a] = a == Mep || a == Mdp ? ep : 1;
+            if (space->s.world % ep || (n % ep && space->pin.size[Mep] != ep))
+                continue;
+            vec_push(forever, space->plain, add_jobs(&want, p, ep, 1, ep > 1));
+        }
+    ModelCost *cost = alloc(forever, (vec_len(want) + 1) * sizeof *cost);
+    const char *done = price_shorts(space, want, (int)vec_len(want), cost, end);
+    for (size_t i = 0; i < vec_len(space->plain); i++)
+        take_costs(&space->plain[i], done, cost);
+}
+
+const ModelCost *search_plain(const Space *space, const Point *point)
+{
+    for (size_t i = 0; i < vec_len(space->plain); i++)
+        if (space->plain[i].done == JOBdone &&
+            space->plain[i].point.batch == point->batch &&
+            space->plain[i].point.size[Mep] == point->size[Mep])
+            return space->plain[i].cost;
+    return NULL;
+}
+
 /* Do they differ in the schedule at most, so that short plans are the same? */
 static int same_fold(const Point *a, const Point *b)
 {
@@ -145,7 +283,7 @@ static int same_fold(const Point *a, const Point *b)
 }
 
 static void take_short(Space *space, const Point *point,
-                       const ModelCost cost[2])
+                       const ModelCost cost[NCOST])
 {
     for (size_t i = 0; i < vec_len(space->at); i++) {
         Candidate *candidate = &space->at[i];
@@ -154,10 +292,9 @@ static void take_short(Space *space, const Point *point,
         candidate->guess = candidate->f;
         candidate->f = search_priced(space, &candidate->p, cost);
         candidate->known = PRICEshort;
-        if (candidate->f.secs > 0 && candidate->guess.secs > 0) {
-            space->log_ratio += log(candidate->f.secs / candidate->guess.secs);
-            space->ratios++;
-        }
+        int tp = ratio_row(point->size[Mtp]), cp = ratio_row(point->size[Mcp]);
+        add_ratio(&space->ratio[tp][cp],
+                  candidate->f.secs / candidate->guess.secs);
     }
 }
 
@@ -177,47 +314,30 @@ static const FoldPrice *price_of(const Space *space, const Point *point)
     return NULL;
 }
 
-/* Of n jobs, with what costs no time rebuilt, and with all where there are two:
- * what they made of the fold. */
-static void take_costs(FoldPrice *fold, const char *done, const ModelCost *cost)
-{
-    fold->done = done[0] == JOBdone ? done[fold->jobs - 1] : done[0];
-    if (fold->done != JOBdone)
-        return;
-    fold->cost[0] = cost[0];
-    fold->cost[1] = cost[fold->jobs - 1];
-}
-
 /* Short plans of the folds from `first` on that are only scaled, of enough to
  * keep all processors busy: which are next is known but for the few that a
  * price moves out of the best. Where all fits nothing is rebuilt. */
 static void price_folds(Space *space, size_t first, double end)
 {
-    size_t were = vec_len(space->fold);
+    size_t were = vec_len(space->fold), n = 2 * (size_t)search_cores();
     double room = (double)space->s.limit;
-    ShortFold want[2 * SHOWN];
-    ModelCost cost[2 * SHOWN] = { 0 };
-    int n = 0, at = 0;
+    ShortFold *want = NULL;
 
     for (size_t i = first;
-         i < vec_len(space->at) && i < SHOWN && n < 2 * search_cores(); i++) {
+         i < vec_len(space->at) && i < SHOWN && vec_len(want) < n; i++) {
         const Candidate *candidate = &space->at[i];
         const Point *p = &candidate->p;
         int rebuilds = room > 0 && candidate->f.bytes >= 0.7 * room;
         if (candidate->known != PRICEscaled || price_of(space, p))
             continue;
-        for (int k = 0; k <= rebuilds; k++)
-            want[n++] = (ShortFold){ *p, space->s.world / p->size[Mpp], k,
-                                     rebuilds && !k };
         vec_push(forever, space->fold,
-                 ((FoldPrice){ .point = *p, .jobs = 1 + rebuilds }));
+                 add_jobs(&want, *p, space->s.world / p->size[Mpp], rebuilds,
+                          may_go_in_pairs(space, p)));
     }
-    const char *done = price_shorts(space, want, n, cost, end);
-    for (size_t i = were; i < vec_len(space->fold); i++) {
-        FoldPrice *fold = &space->fold[i];
-        take_costs(fold, done + at, cost + at);
-        at += fold->jobs;
-    }
+    ModelCost *cost = alloc(forever, (vec_len(want) + 1) * sizeof *cost);
+    const char *done = price_shorts(space, want, (int)vec_len(want), cost, end);
+    for (size_t i = were; i < vec_len(space->fold); i++)
+        take_costs(&space->fold[i], done, cost);
 }
 
 /* The best fold that is only scaled gets short plans of its own; 0: none of the
@@ -240,8 +360,9 @@ static int refine(Space *space, double end)
     if (fold->done == JOBrefused) {
         refuse_fold(space, &p);
     } else {
-        ModelCost own[2] = { fold->cost[0], fold->cost[1] };
-        rebuilt_fallback(space, own);
+        ModelCost own[NCOST];
+        memcpy(own, fold->cost, sizeof own);
+        finish_costs(space, own);
         take_short(space, &p, own);
     }
     sort_candidates(space);
@@ -267,13 +388,12 @@ static const Candidate *chosen(const Space *space)
 static void take_whole(Space *space, Candidate *candidate,
                        const Forecast *forecast)
 {
-    double *more = &space->more[candidate->p.schedule];
-
     candidate->guess = candidate->f;
     candidate->guess.secs = search_estimate(space, candidate);
     candidate->f = search_corrected(space, *forecast);
     candidate->known = PRICEcompiled;
-    *more = fmax(*more, forecast->bytes / candidate->guess.bytes);
+    add_ratio(&space->more[candidate->p.schedule],
+              forecast->bytes / candidate->guess.bytes);
 }
 
 /* Compiles the next `most` of those that have such prices, `one`: of each
@@ -583,6 +703,7 @@ static void list_points(Space *space)
     if (!price_reference(space, ref))
         no_point(space);
 
+    price_plain(space, space->end);
     search_list(space, ref);
     if (!space->at)
         space->legal ? nothing_fits(space) : no_point(space);

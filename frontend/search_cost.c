@@ -45,6 +45,7 @@ static UnitCost weighted(UnitCost a, double k, UnitCost b)
                        a.rest + k * b.rest,
                        a.calls + k * b.calls,
                        a.persist + k * b.persist,
+                       a.optim + k * b.optim,
                        a.post_bytes + k * b.post_bytes,
                        weighted_kept(a.step, k, b.step),
                        weighted_kept(a.fallback, k, b.fallback) };
@@ -123,8 +124,9 @@ static double held(const Sharing *sharing, const UnitShape *shape, double each,
                    shape->expert / sharing->expert / (cut ? sharing->edp : 1));
 }
 
+/* Of a micro-batch, nothing hidden; routed: with those to experts. */
 static double unit_transfers(const Search *search, const Point *point,
-                             const UnitShape *shape)
+                             const UnitShape *shape, int routed)
 {
     const int64_t *n = point->size;
     double rows = shape->row * (double)point->batch / (double)n[Mcp];
@@ -135,7 +137,8 @@ static double unit_transfers(const Search *search, const Point *point,
     return times * send_secs(search, n[Mtp], 1, rows, 0) +
            3 * send_secs(search, n[Mcp], n[Mtp], rows / 2, 0) +
            (shape->expert > 0
-                ? 4 * send_secs(search, n[Mep], n[Metp], own * hit, 1) +
+                ? 4 * routed *
+                          send_secs(search, n[Mep], n[Metp], own * hit, 1) +
                       4 * send_secs(search, n[Metp], 1,
                                     own * hit * (double)n[Metp], 0)
                 : 0);
@@ -152,52 +155,61 @@ static KeptBytes scaled_kept(KeptBytes k, double share, double through)
                         k.once_outside * share };
 }
 
-/* One unit of shape, which costs `ref` on one rank with one sequence. */
+/* One unit of shape, which costs `ref` on one rank with one sequence, and
+ * `plain` (null: not known) with the point's sequences and ep. What is done
+ * once a step, and parameters, follow from the first. */
 static UnitCost scaled_unit(const Search *search, const Point *point,
-                            UnitCost ref, const UnitShape *shape)
+                            UnitCost ref, const UnitCost *plain,
+                            const UnitShape *shape)
 {
     Sharing x = sharing_of(point);
-    double launch = search->machine.launch * ref.calls;
-    double share = (double)point->batch / (x.dense * (double)point->size[Mcp]);
+    const UnitCost *of = plain ? plain : &ref;
+    double launch = search->machine.launch * of->calls;
+    double cut = x.dense * (double)point->size[Mcp];
+    double share = (plain ? 1 : (double)point->batch) / cut;
     double all = shape->dense + shape->expert, now = held(&x, shape, 1, 0);
     double each = all > 0 ? ref.persist / all : 0;
     double weights = each > search->weight ? search->weight : each;
-    UnitCost c = { .calls = ref.calls };
+    UnitCost c = { .calls = of->calls };
 
-    c.open = unit_transfers(search, point, shape);
+    c.open = unit_transfers(search, point, shape, !plain);
     if (point->zero > 1)
         c.open +=
             send_secs(search, (int64_t)x.dp, (int64_t)x.dense, 4 * now, 0);
     if (point->zero == 3)
         c.open += 2 * send_secs(search, (int64_t)x.dp, (int64_t)x.dense,
                                 search->weight * now, 0);
-    c.body = (ref.body - launch) * share + launch + c.open;
+    c.body = fmax(of->body - launch, 0) * share + launch + c.open;
+    c.open += plain ? plain->open * share : 0;
     c.rest = all > 0 ? ref.rest * held(&x, shape, 1, point->zero > 0) / all : 0;
     c.rest += send_secs(search, (int64_t)x.dp, (int64_t)x.dense,
                         (4 + search->weight) * shape->dense / x.dense, 0) +
               send_secs(search, (int64_t)x.edp, (int64_t)x.expert,
                         (4 + search->weight) * shape->expert / x.expert, 0);
-    c.persist = held(&x, shape, weights, point->zero == 3) +
-                held(&x, shape, each - weights, point->zero > 0);
+    c.optim = held(&x, shape, each - weights, point->zero > 0);
+    c.persist = held(&x, shape, weights, point->zero == 3) + c.optim;
     double through =
         all > 0 ? held(&x, shape, ref.step.through / all, point->zero > 1) : 0;
-    c.step = scaled_kept(ref.step, share, through);
-    c.fallback = scaled_kept(ref.fallback, share, through);
+    c.step = scaled_kept(of->step, share, through);
+    c.fallback = scaled_kept(of->fallback, share, through);
     c.post_bytes =
         all > 0 ? held(&x, shape, ref.post_bytes / all, point->zero > 1) : 0;
     return c;
 }
 
 ModelCost search_scaled(const Search *search, const Point *point,
-                        const ModelCost *ref)
+                        const ModelCost *ref, const ModelCost *plain)
 {
     const SearchModel *model = &search->units;
-    ModelCost c = { .ends =
-                        scaled_unit(search, point, ref->ends, &model->ends) };
+    ModelCost c = { .ends = scaled_unit(search, point, ref->ends,
+                                        plain ? &plain->ends : NULL,
+                                        &model->ends) };
 
     c.unit = alloc(search->scratch, (size_t)(model->nrun + 1) * sizeof *c.unit);
     for (int r = 0; r < model->nrun; r++)
-        c.unit[r] = scaled_unit(search, point, ref->unit[r], &model->shape[r]);
+        c.unit[r] =
+            scaled_unit(search, point, ref->unit[r],
+                        plain ? &plain->unit[r] : NULL, &model->shape[r]);
     return c;
 }
 
@@ -306,7 +318,8 @@ Forecast search_combine(Search *search, const Point *point,
     int pp = (int)point->size[Mpp], chunks = pp * (int)point->vpp;
     double micros =
         (double)search->batch / (double)(point->batch * point->size[Mdp]);
-    double most = 0, sum = 0, rest = 0, open = 0, bytes = 0, fill;
+    double most = 0, sum = 0, rest = 0, open = 0, fill;
+    double bytes = 0, optim = 0;
     const UnitCost *at = sum_stages(search, point, cost);
     const StageAlive *alive = search_alive(search, point, (int64_t)micros);
 
@@ -315,13 +328,16 @@ Forecast search_combine(Search *search, const Point *point,
         double part = last ? 1 : 0, params = 0.5 * (first + last);
         UnitCost ends = weighted((UnitCost){ 0 }, part, cost->ends);
         ends.persist = params * cost->ends.persist;
+        ends.optim = params * cost->ends.optim;
         ends.step.through = params * cost->ends.step.through;
         double body = at[i].body + ends.body;
         most = fmax(most, body);
         open = fmax(open, at[i].open + ends.open);
         rest = fmax(rest, at[i].rest + ends.rest);
         sum += body;
-        bytes = fmax(bytes, search_stage_bytes(alive, i, point, &at[i], &ends));
+        double needs = search_stage_bytes(alive, i, point, &at[i], &ends);
+        optim = needs > bytes ? at[i].optim + ends.optim : optim;
+        bytes = fmax(bytes, needs);
     }
     fill = point->schedule == SCHEDULEinterleaved
                ? (pp - 1) * most / (double)point->vpp
@@ -336,5 +352,6 @@ Forecast search_combine(Search *search, const Point *point,
     return (Forecast){ .secs = micros * most + fill + rest + hops,
                        .open = micros * open + hops,
                        .idle = fill,
-                       .bytes = bytes };
+                       .bytes = bytes,
+                       .optim = optim };
 }

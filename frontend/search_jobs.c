@@ -407,6 +407,19 @@ static void measure(const Plan *p, UnitCost *out)
         out->fallback = role->prog[other].kept;
     out->post_bytes = post_peak(role, k);
     out->persist = (double)role->persist;
+    for (int i = 0; i < role->nbuf; i++)
+        if (role->buf[i].cls == Boptim && !in_host(role, &role->buf[i]))
+            out->optim += (double)role->buf[i].bytes;
+}
+
+static int has_pairs(const Plan *p)
+{
+    const Program *step = role_program(p->role, PGstep);
+    int pairs = 0;
+
+    for (int f = 0; f < step->nphase; f++)
+        pairs |= step->phase[f].reg == REGbody && step->phase[f].pair;
+    return pairs;
 }
 
 /* Of the short model of this text in this fold. */
@@ -425,7 +438,7 @@ static void price_short(const Search *search, const ShortFold *fold,
     set_key(opts, "world", fold->world);
     if (!states_price(opts))
         opts_set(opts, "train.recompute", fold->rebuild ? "1e12" : "0", NULL);
-    set_key(opts, "fold.pair", 0); /* what a pair takes is no micro-batch's */
+    set_key(opts, "fold.pair", fold->pair);
     p.size[Mpp] = p.vpp = 1;
     p.schedule = 0;
     Graph *g = graph_parse(a, text, strlen(text), "short model", opts);
@@ -433,9 +446,10 @@ static void price_short(const Search *search, const ShortFold *fold,
     measure(plan, out);
     double one = secs_of_micros(plan, 1, &open1);
     double two = secs_of_micros(plan, 2, &open2);
-    out->body = two - one;
-    out->open = open2 - open1;
-    out->rest = one - out->body;
+    int run = has_pairs(plan) ? 2 : 1;
+    out->body = (two - one) / run;
+    out->open = (open2 - open1) / run;
+    out->rest = one - (two - one);
     arena_free(a);
 }
 

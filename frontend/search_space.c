@@ -85,7 +85,7 @@ static int schedule_takes(const Point *point, int kind, int64_t micros)
 }
 
 /* One that is far too large is only kept where all are. */
-static void add_point(Space *space, const Point *p, const ModelCost cost[2])
+static void add_point(Space *space, const Point *p, const ModelCost cost[NCOST])
 {
     Forecast f = search_priced(space, p, cost);
     Candidate candidate = { *p, f, f, PRICEscaled };
@@ -97,7 +97,7 @@ static void add_point(Space *space, const Point *p, const ModelCost cost[2])
         vec_push(forever, space->at, candidate);
 }
 
-static void add_schedules(Space *space, Point p, const ModelCost cost[2])
+static void add_schedules(Space *space, Point p, const ModelCost cost[NCOST])
 {
     int64_t micros = space->s.batch / (p.batch * p.size[Mdp]);
 
@@ -116,12 +116,15 @@ static void add_schedules(Space *space, Point p, const ModelCost cost[2])
 
 static void add_chunks(Space *space, Point p, const ModelCost ref[2])
 {
-    ModelCost cost[2];
+    const ModelCost *plain = search_plain(space, &p);
+    ModelCost cost[NCOST] = { 0 };
 
-    for (int k = 0; ref && k < 2; k++)
-        cost[k] = search_scaled(&space->s, &p, &ref[k]);
+    for (int k = 0; ref && k < NCOST; k++)
+        if (k < COSTpairs || (plain && plain[k].unit))
+            cost[k] = search_scaled(&space->s, &p, &ref[k % COSTpairs],
+                                    plain ? &plain[k] : NULL);
     if (ref)
-        rebuilt_fallback(space, cost);
+        finish_costs(space, cost);
     int64_t units = space->s.units.nunit + 2, most = units / p.size[Mpp];
 
     most = p.size[Mpp] == 1                  ? 1
