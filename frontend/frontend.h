@@ -268,9 +268,10 @@ typedef struct SearchModel {
 
 /* What a short plan's step takes, or the unit that it has more than another:
  * seconds of a micro-batch, of them transfers that nothing hides, and of what
- * is done once a step; launches of a micro-batch; bytes of what lives
- * always, of these the optimizer's, and at most in post; of the body's, and of the fallback's, what is
- * there once is no sum but the most of any unit, or of what is in none. */
+ * is done once a step; launches of a micro-batch; bytes of what lives always,
+ * of these the optimizer's, and at most in post; of the body's, and of the
+ * fallback's, what is there once is no sum but the most of any unit, or of what
+ * is in none. */
 typedef struct UnitCost {
     double body, open, rest, calls, persist, optim, post_bytes;
     KeptBytes step, fallback;
@@ -309,7 +310,11 @@ typedef struct ShortFold { /* whose short plans are made */
     int pair;      /* micro-batches go in pairs */
 } ShortFold;
 
-enum { SHOWN = 10, MAXSCHEDULE = 8, MAXRATIO = 12 }; /* rows of a table; words of its key */
+enum {
+    SHOWN = 10,
+    MAXSCHEDULE = 8,
+    MAXRATIO = 12
+};                   /* rows of a table; words of its key */
 enum { EXACT = 16 }; /* ranks of a world whose points are all compiled */
 /* How a point has its price: see search.c. */
 typedef enum PriceKind {
@@ -358,13 +363,13 @@ typedef struct Space {
     Search s;
     MeasuredRun *from; /* null: no run corrects what is predicted */
     const Args *args;
-    Candidate *at;   /* vec, best first */
-    FoldPrice *fold; /* vec: those priced */
+    Candidate *at;    /* vec, best first */
+    FoldPrice *fold;  /* vec: those priced */
     FoldPrice *plain; /* vec: of one stage, with ranks of dp and ep only */
-    size_t legal;    /* all points, also those left out as far too large */
-    Candidate least; /* of all of these the one of fewest bytes, as scaled */
-    Point pin;       /* what is given; 0 (schedule and zero: -1): it is free */
-    struct NearPin *near;     /* search_space.c */
+    size_t legal;     /* all points, also those left out as far too large */
+    Candidate least;  /* of all of these the one of fewest bytes, as scaled */
+    Point pin;        /* what is given; 0 (schedule and zero: -1): it is free */
+    struct NearPin *near;    /* search_space.c */
     Ratio more[MAXSCHEDULE]; /* memory of compiled plans over what it was
                                 estimated, of a schedule */
     double begun, end;
