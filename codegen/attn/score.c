@@ -317,7 +317,7 @@ static void give(ScorePrinter *printer, const Node *n, const char *expr)
 {
     const char **d = &printer->dy[attn_node(printer->attn, n)];
 
-    *d = *d ? strf(printer->attn->arena, "%s + (%s)", *d, expr) : expr;
+    *d = *d ? strf(printer->attn->arena, "(%s) + (%s)", *d, expr) : expr;
 }
 
 static void backward(ScorePrinter *printer, const Node *n)
