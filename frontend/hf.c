@@ -325,6 +325,12 @@ void hf_finish(Front *front)
             not_found(front, e);
     }
     front->g->nhf = (int)vec_len(front->g->hf);
+    const HfMap *at;
+    const char *why =
+        hf_tensors_wrong(front->g->arena, front->g->hf, front->g->nhf, &at);
+    if (why)
+        err(*place_of(front, "hf", at->param), "hf: '%s' of '%s' %s", at->hf,
+            at->param, why);
     hf_config_check(front);
 }
 

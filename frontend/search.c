@@ -520,9 +520,8 @@ static void read_sizes(Space *space, Graph *g)
         const Node *n = g->node[i];
         if (n->op == Opick && n->at.pick.axis->n > space->s.experts)
             space->s.experts = n->at.pick.axis->n;
-        if (n->op == Oinput && !space->s.tokens)
-            space->s.tokens = (double)g_elems(n);
     }
+    space->s.tokens = g_tokens(g);
     space->s.seq = seq ? seq->n : 0;
     space->s.flops = flops_per_token(g, &params, &active);
 }

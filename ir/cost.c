@@ -117,14 +117,6 @@ static void count_dots(FlopCount *count, const Graph *g, Node *const *arg,
     }
 }
 
-static double tokens_of(const Graph *g)
-{
-    for (size_t i = 0; i < vec_len(g->node); i++)
-        if (g->node[i]->op == Oinput)
-            return (double)g_elems(g->node[i]);
-    return 1;
-}
-
 /* Experts of a token. */
 static int64_t chosen_of(const Graph *g, const Node *e)
 {
@@ -179,5 +171,5 @@ double flops_per_token(const Graph *g, int64_t *params, int64_t *active)
 
     count_params(g, &c, params, active);
     count_dots(&c, g, NULL, 0);
-    return 6 * c.macs / tokens_of(g);
+    return 6 * c.macs / fmax(1, g_tokens(g));
 }

@@ -107,20 +107,15 @@ static const char *heights_wrong(const PlanCheck *check)
 
 /* ---- micro-batches ------------------------------------------------------- */
 
-/* Micro-batches that a rank runs in turn, from the tokens of a step; 0: there
- * is no input to tell, -1: none. */
+/* Micro-batches that a rank runs in turn, from the tokens of a step; 0: the
+ * plan has no inputs, -1: they are no whole number. */
 static int64_t micros_of(const Plan *p)
 {
-    for (int r = 0; r < p->nrole; r++)
-        for (int i = 0; i < p->role[r].ntensor; i++) {
-            const Tensor *tensor = &p->role[r].tensor[i];
-            int64_t n = 1;
-            for (int d = 0; d < tensor->nd; d++)
-                n = sat_mul(n, tensor->dim[d].n);
-            if (tensor->kind == TKinput)
-                return p->tokens > 0 && p->tokens % n == 0 ? p->tokens / n : -1;
-        }
-    return 0;
+    int64_t n = plan_tokens(p);
+
+    if (n == 0)
+        return 0;
+    return p->tokens > 0 && p->tokens % n == 0 ? p->tokens / n : -1;
 }
 
 static const char *repeats_wrong(const PlanCheck *check, const Program *prog)

@@ -367,6 +367,20 @@ Axis *g_role(const Graph *g, AxisRole role)
     return NULL;
 }
 
+double g_tokens(const Graph *g)
+{
+    const Node *best = NULL;
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i];
+        if (n->op == Oinput &&
+            (!best || names_tokens(best->at.input.name, best->dt,
+                                   n->at.input.name, n->dt)))
+            best = n;
+    }
+    return best ? (double)g_elems(best) : 0;
+}
+
 int axis_covers(const Axis *a, AxisRole role)
 {
     if (a->role == role)

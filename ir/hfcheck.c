@@ -128,38 +128,48 @@ static int by_tensor(const void *a, const void *b)
     return strcmp(x->hf, y->hf);
 }
 
-/* Rows v[0] .. v[n-1] are those of one tensor. */
-static const char *tensor_wrong(const HfCheck *check, const HfMap **v, int n)
+/* Rows v[0] .. v[n-1] are those of one tensor. *at: the row that is wrong. */
+static const char *tensor_wrong(const HfMap **v, int n, const HfMap **at)
 {
     int64_t sum = 0;
     for (int i = 0; i < n; i++) {
+        *at = v[i];
         if (!same_factors(v[i], v[0]) && law(Lhf_alike))
-            return wrong(check, v[i], "has other factors than its other rows");
+            return "has other factors than its other rows";
         for (int k = 0; k < i; k++)
             if (boxes_meet(v[i], v[k]) && law(Lhf_apart))
-                return wrong(check, v[i], "shares elements with another");
+                return "shares elements with another";
         sum = sat_add(sum, volume(v[i], 0));
     }
-    return sum != volume(v[0], 1) && law(Lhf_full)
-               ? wrong(check, v[0], "does not fill its tensor")
-               : NULL;
+    return sum != volume(v[0], 1) && law(Lhf_full) ? "does not fill its tensor"
+                                                   : NULL;
+}
+
+const char *hf_tensors_wrong(Arena *a, const HfMap *map, int n,
+                             const HfMap **at)
+{
+    const HfMap **v = alloc(a, ((size_t)n + 1) * sizeof *v);
+    const char *why = NULL;
+    for (int i = 0; i < n; i++)
+        v[i] = &map[i];
+    qsort(v, (size_t)n, sizeof *v, by_tensor);
+    for (int i = 0, k; i < n && !why; i += k) {
+        for (k = 1; i + k < n && !by_tensor(&v[i], &v[i + k]);)
+            k++;
+        why = tensor_wrong(v + i, k, at);
+    }
+    return why;
 }
 
 const char *hf_wrong(Arena *a, const Plan *p)
 {
     HfCheck x = { a, p };
-    const HfMap **v = alloc(a, ((size_t)p->nhf + 1) * sizeof *v);
-    const char *why = NULL;
-    for (int i = 0; i < p->nhf && !why; i++) {
-        v[i] = &p->hf[i];
-        why = row_wrong(&x, v[i]);
+    const HfMap *at;
+    for (int i = 0; i < p->nhf; i++) {
+        const char *why = row_wrong(&x, &p->hf[i]);
+        if (why)
+            return why;
     }
-    if (!why)
-        qsort(v, (size_t)p->nhf, sizeof *v, by_tensor);
-    for (int i = 0, n; i < p->nhf && !why; i += n) {
-        for (n = 1; i + n < p->nhf && !by_tensor(&v[i], &v[i + n]);)
-            n++;
-        why = tensor_wrong(&x, v + i, n);
-    }
-    return why;
+    const char *why = hf_tensors_wrong(a, p->hf, p->nhf, &at);
+    return why ? wrong(&x, at, why) : NULL;
 }

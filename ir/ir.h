@@ -715,9 +715,9 @@ const Node *softmax_scores(const Node *y, const Axis **axis);
 typedef struct Cost {
     double flops, bytes;
 } Cost;
-Cost cost_of(const Graph *g, const Node *n); /* on one rank */
-/* With those of its body. */
-double flops_of(const Graph *g, const Node *n);
+Cost cost_of(const Graph *g, const Node *n);    /* on one rank */
+double flops_of(const Graph *g, const Node *n); /* with those of its body */
+double g_tokens(const Graph *g); /* elements of the input of tokens */
 /* Training FLOPs per token from the graph, as papers count them: 6 times the
  * multiply-adds of dots with parameters and of attention (causal: half). */
 double flops_per_token(const Graph *g, int64_t *params, int64_t *active);

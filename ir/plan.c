@@ -118,6 +118,31 @@ const PlanDim *tensor_axis(const Tensor *tensor, AxisRole k)
     return NULL;
 }
 
+int names_tokens(const char *was, Dtype of, const char *name, Dtype dt)
+{
+    int known = !strcmp(was, "tokens");
+
+    return !known && (!strcmp(name, "tokens") ||
+                      (dtypes[of].kind != 'i' && dtypes[dt].kind == 'i'));
+}
+
+int64_t plan_tokens(const Plan *p)
+{
+    const Tensor *best = NULL;
+    int64_t n = 1;
+
+    for (int r = 0; r < p->nrole; r++)
+        for (int i = 0; i < p->role[r].ntensor; i++) {
+            const Tensor *t = &p->role[r].tensor[i];
+            if (t->kind == TKinput &&
+                (!best || names_tokens(best->name, best->dt, t->name, t->dt)))
+                best = t;
+        }
+    for (int d = 0; best && d < best->nd; d++)
+        n = sat_mul(n, best->dim[d].n);
+    return best ? n : 0;
+}
+
 int role_named(const char *s)
 {
     return word_index(s, axisroles, NROLE);

@@ -764,6 +764,10 @@ const char *tensors_loose(const PlanCheck *check); /* plans with flow */
 const char *shared_wrong(Arena *a, const Plan *p);
 const char *purposes_wrong(const PlanCheck *check);
 const char *hf_wrong(Arena *a, const Plan *p);
+/* The rows of each tensor fill it and share nothing; *at: the row that is
+ * wrong. */
+const char *hf_tensors_wrong(Arena *a, const HfMap *map, int n,
+                             const HfMap **at);
 
 typedef struct Span { /* bytes alive at times from..to, both */
     int id;           /*   included */
@@ -841,6 +845,10 @@ int tensor_is(const Tensor *tensor, unsigned kinds); /* of one of a set */
 int is_copy(const Tensor *tensor); /* an earlier stage owns it */
 /* The first axis of that role; null: none. */
 const PlanDim *tensor_axis(const Tensor *tensor, AxisRole k);
+/* Is the input (name, dt) rather that of a step's tokens than (was, of)? It is
+ * named so, else it is the first of integers, else the first. */
+int names_tokens(const char *was, Dtype of, const char *name, Dtype dt);
+int64_t plan_tokens(const Plan *p); /* that run at once; 0: no inputs */
 ProgramKind program_of_step(const Plan *p, int64_t step);     /* step: from 1 */
 int role_prog(const Role *role, ProgramKind k);               /* -1: none */
 const Program *role_program(const Role *role, ProgramKind k); /* or null */

@@ -632,15 +632,6 @@ static Role *make_roles(const Emit *emit)
     return r;
 }
 
-/* Of one micro-batch: the elements of the first input, a token each. */
-static int64_t tokens_of(const Graph *g)
-{
-    for (size_t i = 0; i < vec_len(g->node); i++)
-        if (g->node[i]->op == Oinput)
-            return g_elems(g->node[i]);
-    return 0;
-}
-
 Plan *emit_finish(Emit *emit, const CompileOptions *options)
 {
     Plan *p = alloc(emit->arena, sizeof *p);
@@ -662,7 +653,7 @@ Plan *emit_finish(Emit *emit, const CompileOptions *options)
         .nhf = g->nhf,
         .hf = g->hf,
     };
-    p->tokens = (int64_t)micro_batches(g) * tokens_of(g);
+    p->tokens = (int64_t)(micro_batches(g) * g_tokens(g));
     p->flops = flops_per_token(g, &p->params, &p->active) * (double)p->tokens;
     signatures_give(emit->sigs, p);
     if (options) {

@@ -196,15 +196,6 @@ static double elements_beside(const Node *x, const Axes *but)
     return e;
 }
 
-/* Tokens of a micro-batch: elements of an input. */
-static double tokens(const Graph *g)
-{
-    for (size_t i = 0; i < vec_len(g->node); i++)
-        if (g->node[i]->op == Oinput)
-            return elements_beside(g->node[i], &(Axes){ 0 });
-    return 1;
-}
-
 /* Rows of x that forward product n multiplies on a rank in a micro-batch: of
  * experts as many as choices are expected. */
 static double rows_of(const Graph *g, const Node *n, const Node *x)
@@ -213,7 +204,7 @@ static double rows_of(const Graph *g, const Node *n, const Node *x)
 
     if (n->op == Odot)
         return elements_beside(x, n_axes(n)) / (double)size[Mcp];
-    return tokens(g) * map_choices(n->in[2]) * (double)size[Metp] /
+    return g_tokens(g) * map_choices(n->in[2]) * (double)size[Metp] /
            (double)(size[Mcp] * size[Mtp]);
 }
 

@@ -30,15 +30,15 @@ int64_t plan_vocab(const Plan *p)
     return most;
 }
 
-/* BatchLoop, sequence length and vocabulary are read off the plan's tensors. */
 static void read_shape(Data *data)
 {
     const Plan *p = data->plan;
     const Tensor *tensor;
+
     int64_t micro = 1;
 
     data->batch = 1;
-    for (int i = 0; (tensor = plan_input(data->plan, i)); i++) {
+    for (int i = 0; (tensor = plan_input(p, i)); i++) {
         const PlanDim *b = tensor_axis(tensor, ROLEbatch);
         const PlanDim *m = tensor_axis(tensor, ROLEmicro);
         data->batch = b ? b->n : data->batch;
@@ -47,7 +47,7 @@ static void read_shape(Data *data)
             data->seq = sample_elems(tensor);
     }
     data->vocab = plan_vocab(p);
-    data->perstep = plan_micros(data->plan, PGstep) * micro * data->batch;
+    data->perstep = plan_micros(p, PGstep) * micro * data->batch;
 }
 
 /* ---- filling ------------------------------------------------------------- */
@@ -57,12 +57,11 @@ typedef struct BatchFill {
     const Tensor *t;
     int64_t rank, micro;
     void *dst;
-    int64_t shift; /* labels: 1 */
 } BatchFill;
 
-static int is_tokens(const BatchFill *fill)
+static int is_tokens(const Tensor *tensor)
 {
-    return !strcmp(fill->t->name, "tokens") || !strcmp(fill->t->name, "labels");
+    return !strcmp(tensor->name, "tokens") || !strcmp(tensor->name, "labels");
 }
 
 /* NaN and infinity are beyond any vocabulary. */
@@ -133,7 +132,7 @@ static void look_ahead(const Data *data)
             const Tensor tensor = { .name =
                                         file->input ? file->input : "tokens" };
             BatchFill f = { .d = data, .t = &tensor };
-            if (strcmp(tensor.name, "tokens") && strcmp(tensor.name, "labels"))
+            if (!is_tokens(&tensor))
                 continue;
             look_at(&f, &file->t,
                     file->t.n < LOOK / files ? file->t.n : LOOK / files);
@@ -151,7 +150,7 @@ static void fill_i32(const BatchFill *fill, const Tokens *tokens, int64_t at,
 static void fill_any(const BatchFill *fill, const Tokens *t, int64_t at,
                      int64_t n, int64_t to)
 {
-    int tokens = is_tokens(fill);
+    int tokens = is_tokens(fill->t);
 
     if (tokens && fill->t->dt == Di32) {
         fill_i32(fill, t, at, n, (int32_t *)fill->dst + to);
@@ -186,8 +185,7 @@ static void read_ahead(const BatchFill *fill, int64_t number, int64_t from,
 static void fill_row(const BatchFill *fill, int64_t number, int64_t from,
                      int64_t n, int64_t to)
 {
-    SampleReader r =
-        samples_read(fill->d->set, number, from + fill->shift, fill->t->name);
+    SampleReader r = samples_read(fill->d->set, number, from, fill->t->name);
     int64_t at, k, left = n;
 
     while (left > 0 && (k = reader_next(&r, &at)) > 0) {
@@ -198,8 +196,7 @@ static void fill_row(const BatchFill *fill, int64_t number, int64_t from,
     }
     for (int64_t i = 0; i < left; i++)
         elem_set(fill->t->dt, fill->dst, to + i, -1);
-    if (!fill->shift)
-        read_ahead(fill, number, from, n);
+    read_ahead(fill, number, from, n);
 }
 
 /* Dim d; micro and batch name the sample, the others the place inside it. */
@@ -242,15 +239,8 @@ static void fill(void *self, const Tensor *tensor, int64_t rank, int64_t micro,
                  void *dst)
 {
     const Data *data = self;
-    BatchFill f = { data, tensor, rank, micro, dst, 0 };
+    BatchFill f = { data, tensor, rank, micro, dst };
 
-    if (!data->set->part[0].file[0].input) {
-        f.shift = !strcmp(tensor->name, "labels");
-        if (!f.shift && strcmp(tensor->name, "tokens"))
-            err(&(Loc){ tensor->file, tensor->line, NULL },
-                "%s holds tokens; input '%s' needs a folder with %s.npy",
-                data->key, tensor->name, tensor->name);
-    }
     fill_dim(&f, 0, 0, 0, 0, 0);
 }
 
@@ -429,6 +419,21 @@ static const TextArgs *take_text(Arena *a, const Data *data)
     return t->t ? t : NULL;
 }
 
+/* Files of tokens feed the inputs tokens and labels only. */
+static void need_arrays(const Data *data)
+{
+    const Tensor *tensor;
+
+    for (size_t k = 0; k < vec_len(data->set->part); k++)
+        for (int i = 0; (tensor = plan_input(data->plan, i)); i++)
+            if (!data->set->part[k].file[0].input && !is_tokens(tensor))
+                err(&(Loc){ tensor->file, tensor->line, NULL },
+                    "%s: %s holds tokens; input '%s' needs a folder with an "
+                    "array for each input: %s",
+                    data->key, data->set->part[k].path, tensor->name,
+                    samples_arrays(data->set));
+}
+
 Data *data_open(Arena *a, const Plan *p, const char *key, int flags)
 {
     return data_open_at(a, p, key, opts_str(p->opts, key), flags);
@@ -467,6 +472,7 @@ Data *data_open_at(Arena *a, const Plan *p, const char *key, const char *spec,
     w.vocab = d->vocab;
     w.samples = drawn(d, valid);
     d->set = samples_open(a, &w);
+    need_arrays(d);
     look_ahead(d);
     return d;
 }

@@ -277,10 +277,12 @@ typedef struct SampleReader {
     int64_t at, n;
     TokenCursor walk;
 } SampleReader;
-/* Sample i of the run without its first `from` elements. input: whose, where
- * files feed one input each. */
+/* Sample i of the run from element `from` on. input: the one to fill; labels of
+ * files of tokens are the next tokens. */
 SampleReader samples_read(const Samples *samples, int64_t i, int64_t from,
                           const char *input);
+/* "tokens.npy reward.npy": a folder's arrays, by the plan's inputs. */
+const char *samples_arrays(const Samples *samples);
 SampleReader samples_plain(const Samples *samples,
                            int64_t i); /* as in the files */
 int64_t reader_next(SampleReader *reader, int64_t *at);

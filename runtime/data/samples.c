@@ -73,6 +73,16 @@ static void add_file(const Samples *samples, Corpus *corpus, const char *path,
     vec_push(samples->mem, corpus->file, f);
 }
 
+const char *samples_arrays(const Samples *samples)
+{
+    Text out = { .arena = samples->mem };
+    const Tensor *tensor;
+
+    for (int i = 0; (tensor = plan_input(samples->want.plan, i)); i++)
+        put(&out, "%s%s.npy", i ? " " : "", tensor->name);
+    return out.s;
+}
+
 /* A folder with one array for each input. */
 static int add_arrays(Samples *samples, Corpus *corpus, const char *dir)
 {
@@ -317,19 +327,40 @@ static void add_path(Samples *samples, Corpus *corpus)
 
 /* ---- samples ------------------------------------------------------------- */
 
+/* The input that an array feeds; null: of a file of tokens. */
+static const Tensor *fed(const SampleWant *want, const SampleFile *file)
+{
+    const Tensor *tensor;
+
+    for (int i = 0; file->input && (tensor = plan_input(want->plan, i)); i++)
+        if (!strcmp(tensor->name, file->input))
+            return tensor;
+    return NULL;
+}
+
+/* An array of one dimension is a stream of sequences where its input is one,
+ * else it has a number for each sequence. */
+static void take_rows(const SampleWant *want, SampleFile *file)
+{
+    const Tensor *tensor = fed(want, file);
+
+    if (!file->t.rows && tensor &&
+        (!tensor_axis(tensor, ROLEseq) || sample_elems(tensor) != want->seq)) {
+        file->t.rows = file->t.n;
+        file->t.cols = 1;
+    }
+}
+
 static void count_rows(const Samples *samples, SampleFile *file)
 {
     const SampleWant *want = &samples->want;
-    const Tensor *tensor;
+    const Tensor *tensor = fed(want, file);
 
     file->samples = file->t.rows;
-    for (int i = 0; file->input && (tensor = plan_input(want->plan, i)); i++)
-        if (!strcmp(tensor->name, file->input) &&
-            file->t.cols != sample_elems(tensor))
-            err(want->loc,
-                "%s: a row of %s has %ld elements, input '%s' needs %ld",
-                want->key, file->t.path, file->t.cols, tensor->name,
-                sample_elems(tensor));
+    if (tensor && file->t.cols != sample_elems(tensor))
+        err(want->loc, "%s: a row of %s has %ld elements, input '%s' needs %ld",
+            want->key, file->t.path, file->t.cols, tensor->name,
+            sample_elems(tensor));
     if (!file->input && file->t.cols != want->seq + 1 &&
         file->t.cols != want->seq)
         err(want->loc,
@@ -345,6 +376,7 @@ static void count_samples(const Samples *samples, Corpus *corpus)
 
     for (size_t i = 0; i < vec_len(corpus->file); i++) {
         SampleFile *file = &corpus->file[i];
+        take_rows(want, file);
         file->samples = file->t.n > want->seq ? (file->t.n - 1) / want->seq : 0;
         if (file->t.rows) {
             count_rows(samples, file);
@@ -510,6 +542,7 @@ static SampleReader reader(const Samples *samples, const Corpus *corpus,
     const SampleFile *f = file_of(corpus, corpus->order ? 0 : i, input);
     SampleReader r = { .t = &f->t };
 
+    from += !f->input && !strcmp(input, "labels");
     if (corpus->order) {
         r.walk = order_walk(corpus->order, i, from);
         return r;

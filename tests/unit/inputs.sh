@@ -1,0 +1,54 @@
+#!/bin/sh
+# inputs: arrays for inputs of any axes, with the losses of one rank in a fold; the
+# data that an input takes, and what is refused.
+cd "$(dirname "$0")/../.." || exit 2
+: "${PLEAT:=$PWD/build/pleat}"
+dir=$PWD/build/tests/inputs
+rm -rf "$dir" && mkdir -p "$dir/set" || exit 2
+. tests/expect
+
+# array FILE TYPE SHAPE: its elements are the bytes on standard input
+array() {
+    { printf "\223NUMPY\1\0v\0%-117s\n" "{'descr': '$2', 'fortran_order': False, 'shape': ($3), }"
+      cat; } >"$1"
+}
+# run NAME MODEL DATA key=value...
+run() {
+    file=$dir/$2.lua data=$3 name=$1
+    shift 3
+    "$PLEAT" run "$file" name="$dir/$name" data.train="$data" train.batch=4 train.steps=2 "$@"
+}
+losses() { grep -o '"loss": [^,]*' "$dir/$1/metrics.jsonl"; }
+bytes() { awk -v n="$1" -v m="$2" 'BEGIN { for (i = 0; i < n; i++) printf "\\%03o", i % m }'; }
+
+# ---- a number a sequence, pictures, pipelines ----------------------------------
+
+printf "$(bytes 64 50)" | array "$dir/set/tokens.npy" "|u1" "8, 8"
+printf "$(bytes 64 60)" | array "$dir/set/labels.npy" "|u1" "8, 8"
+printf "$(bytes 192 90)" | array "$dir/set/pictures.npy" "|u1" "8, 4, 6"
+printf "$(bytes 8 8)" | array "$dir/set/reward.npy" "|u1" "8,"
+cat >"$dir/m.lua" <<'END'
+axes { batch=2, seq=8, hidden=16, patch=4, pixel=6, vocab=64 }
+local v = dot(input("pictures", "batch patch pixel", "real"), param("see", "pixel hidden"), "pixel")
+local x = embed(input("tokens", "batch seq"), param("embed", "vocab hidden")) + mean(v, "patch")
+for i = 0, 1 do x = scope("layers." .. i, function() return x + silu(x * param("w", "hidden")) end) end
+local reward, labels = input("reward", "batch", "real"), input("labels", "batch seq")
+local lm = mean(cross_entropy(dot(x, param("head", "hidden vocab"), "hidden"), labels, "vocab"), "seq")
+loss("lm", mean(reward * lm, "batch"))
+metric("reward", mean(reward, "batch"))
+END
+is "a number for each sequence" 0 run one m "$dir/set"
+is "is of its row" 0 grep -q '"reward": 1.5' "$dir/one/metrics.jsonl"
+for fold in pp=2 dp=2; do
+    is "fold.$fold" 0 run two m "$dir/set" fold.$fold
+    is "has the losses of one rank" 0 sh -c "[ '$(losses one)' = '$(losses two)' ]"
+    rm -rf "$dir/two"
+done
+printf "$(bytes 8 8)" | array "$dir/set/pictures.npy" "|u1" "8,"
+is "a number for a picture" 1 run no m "$dir/set"
+says "is refused" "a row of $dir/set/pictures.npy has 1 elements, input 'pictures' needs 24"
+is "tokens for pictures" 1 run no m "$dir/set/labels.npy"
+says "are refused" "m.lua:2: error: data.train: $dir/set/labels.npy holds tokens; input 'pictures' needs a folder with an array for each input: "
+
+printf '1..%d\n' $n
+exit $bad
