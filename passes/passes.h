@@ -3,7 +3,6 @@
 #ifndef PLEAT_PASSES_H
 #define PLEAT_PASSES_H
 
-#include "activations/activations.h"
 #include "emit/emit.h"
 #include "kernels/kernels.h"
 #include "model/model.h"
@@ -30,25 +29,13 @@ extern const int npass;
  * left out (null: nothing is), as a sentence in a; null: none does. */
 const char *pass_order_wrong(Arena *a, const PassInfo *tab, int n,
                              ProgramKind k, const char *skip);
-/* ---- fit.c --------------------------------------------------------------- */
+/* ---- initial.c ----------------------------------------------------------- */
 
-/* A stage as pipe left it, whose temporaries have `room` (INT64_MAX: any): sets
- * its price and turns. What a copy of it at these became. step: what it is the
- * fallback of; null: it is none. */
-ProgramBuilder *fit_stage(Graph *g, int64_t room, const ProgramBuilder *step);
-
-/* ---- fit_programs.c ------------------------------------------------------ */
-
-typedef struct FittedProgram {
-    Graph *first;          /* of its stages */
-    ProgramBuilder **made; /* vec; null: it goes through its passes */
-    double secs, least;    /* of a step, and with any memory; 0: not asked */
-} FittedProgram;
-
-/* What all programs, as pipe left them, became; the step is first. Where dumps
- * are asked for, the graphs, which have all decisions then, are to go through
- * their passes once more. */
-FittedProgram *fit_all(Graph *const *v);
+/* What gives all of g's parameters their first values. */
+Graph *initial_graph(Graph *g);
+/* What makes numbers of weights of their masters; without nodes: there are none
+ * such. */
+Graph *weights_graph(Graph *g);
 
 /* ---- run.c --------------------------------------------------------------- */
 
@@ -58,12 +45,6 @@ FittedProgram *fit_all(Graph *const *v);
 Plan *compile(Graph *logical, const Target *target,
               const CompileOptions *options);
 
-/* For fit.c: has a pass run? A copy of a stage; its passes up to the one, all
- * of them and the places of its instructions' values. */
-int has_run(const Graph *g, void (*pass)(Graph *g));
-Graph *stage_copy(Arena *a, Graph *g);
-void run_up_to(Graph *g, void (*pass)(Graph *g));
-ProgramBuilder *place_stage(Graph *g);
 /* One pass on g, checked; for tests and tools. err() when there is none of
  * that name. */
 void run_pass(Graph *g, const Target *target, const char *name);

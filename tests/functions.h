@@ -4,7 +4,7 @@
 #define PLEAT_TESTS_FUNCTIONS_H
 
 #define FUNCTION(name, operands, special, grad, lower) O##name,
-#include "../ir/ir.h"
+#include "../ir/graph/graph.h"
 #undef FUNCTION
 
 #endif

@@ -1,5 +1,5 @@
 /* gemm.c: products as library instructions: sizes and strides, no kernel text.
- * fuse has made every layout one that fits (ir/matrix.c). */
+ * fuse has made every layout one that fits (ir/graph/matrix.c). */
 #include "products.h"
 
 /* The group stores the product, or the accumulator it adds to. */

@@ -4,7 +4,7 @@
 #ifndef PLEAT_TEXT_H
 #define PLEAT_TEXT_H
 
-#include "../../ir/ir.h"
+#include "../../ir/graph/graph.h"
 
 /* ---- text.c: what all generators share ----------------------------------- */
 

@@ -1,6 +1,6 @@
 /* context.c: what passes share of a compile under way: options and target, and
  * what it says: decisions (-d why), graphs after a pass (-d). */
-#include "../../ir/keys.h"
+#include "../../ir/settings/keys.h"
 #include "core.h"
 
 void compile_begin(Graph *g, const Target *target,

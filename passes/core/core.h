@@ -3,7 +3,7 @@
 #ifndef PLEAT_CORE_H
 #define PLEAT_CORE_H
 
-#include "../../ir/ir.h"
+#include "../../ir/graph/graph.h"
 
 /* ---- context.c: one compile; its graphs point at it ---------------------- */
 
@@ -122,5 +122,9 @@ typedef struct ScaledOperands {
 /* Does a kernel of the target multiply the numbers of n's operands, so that
  * none reads what they are dequantized to? */
 int multiplies_numbers(const Graph *g, const Node *n, ScaledOperands *of);
+
+/* Bytes that a second of a micro-batch is worth in a unit (null: outside of
+ * all), by Graph.price; HUGE_VAL: no memory is worth time. */
+double bytes_a_second(const Graph *g, const Scope *unit);
 
 #endif

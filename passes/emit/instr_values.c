@@ -2,7 +2,7 @@
  * its buffers and which it leaves there, from the groups and types of the graph
  * and not from where buffers lie. So a reader of the plan can prove that
  * memory, order, pipeline and collectives give every instruction what the graph
- * meant (ir/value_check.c).
+ * meant (ir/verify/value_check.c).
  *
  *     %h = gemm dot reads %x %w        v 12,=5/3,>13:7+4,-   of shape 7,
  *     %s = allreduce %h                v 13,>14:7,-          partial over
@@ -75,16 +75,6 @@ const Node *made_in(const Group *group, const Node *n)
         if (storage(group->out[i]) == n)
             return value(group->out[i]);
     return NULL;
-}
-
-int accumulates(const Group *group, const Node *n)
-{
-    if (n->op != Oaccum || n->at.accum.op == Rlast)
-        return 0;
-    for (int i = 0; i < group->n; i++)
-        if (group->node[i] == n)
-            return 1;
-    return 0;
 }
 
 static void makes(ProgramBuilder *builder, const Group *group, const Node *n,

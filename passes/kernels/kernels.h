@@ -2,21 +2,15 @@
 #ifndef PLEAT_KERNELS_H
 #define PLEAT_KERNELS_H
 
-#include "../activations/activations.h"
+#include "../quant/quant.h"
 
-/* ---- grad_norm.c pair.c groups.c sched.c --------------------------------- */
+/* ---- grad_norm.c groups.c sched.c ---------------------------------------- */
 
 /* Does product n, whose only user x is, add to accumulator x itself? What it
  * adds is not rounded, so both have one dtype. */
 int feeds(const Graph *g, const Node *n, const Node *x);
 /* Is it a gradient that is stored, not added to, as low_gradients.c makes? */
 int is_low_gradient(const Node *n);
-
-/* What loop kernels make amax, quantize or dequantize of (quantize.c). */
-Node *open_blocks(Graph *g, Node *n);
-/* Grouped products of their operands' numbers and scales, where the target has
- * a kernel for that (scaled_products.c). */
-void scaled_products(Graph *g);
 
 /* The kernels of a graph that went through fuse, by their numbers: a vec. */
 Group **groups_of(Graph *g, Arena *a);
@@ -107,14 +101,6 @@ int axes_lead(const Fuse *fuse, const AxisSet *set,
               const Node *n);       /* slowest of n */
 const char *one_nest(FuseSet *set); /* null: yes; else why not */
 int is_large(const FuseSet *set); /* kernel_size.c: too large for one kernel */
-
-/* ---- rounded_sums.c ------------------------------------------------------ */
-
-/* By id: is it a sum of rows that is made of what a kernel reads to make what
- * it rounds in blocks of rows? */
-char *rounded_sums(Graph *g);
-/* Is m a sum over blocks of ROUNDEDCOLUMNS of what lies as x does? */
-int is_sum_of_blocks(const Node *m, const Node *x);
 
 /* ---- product_update.c ---------------------------------------------------- */
 

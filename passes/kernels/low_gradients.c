@@ -14,7 +14,7 @@
  * Of Qwen3-30B with 4 layers these are 11.2 of 12.4 GB, which a step of one
  * sequence stores once and reads once: on an H100 61.4 to 57.5 ms (predicted:
  * 4.1 less), of 4 sequences 142.9 to 140.5 (2.7). */
-#include "../../ir/keys.h"
+#include "../../ir/settings/keys.h"
 #include "kernels.h"
 
 typedef struct LowGradients {

@@ -18,7 +18,7 @@
  * are added. Nothing else knows of clones: they have no state. Which rows a
  * clone takes is said by the token's number alone, so that all folds agree. In
  * step.fallback there are none. */
-#include "../../ir/keys.h"
+#include "../../ir/settings/keys.h"
 #include "model.h"
 
 /* ---- where --------------------------------------------------------------- */

@@ -16,7 +16,7 @@
  * its contribution and the gradient of its weight are 0. What else reads %e, as
  * a balance loss does, sees the router's choice. The share of dropped pairs is
  * a metric of the layer. */
-#include "../../ir/keys.h"
+#include "../../ir/settings/keys.h"
 #include "model.h"
 
 /* ---- the weights --------------------------------------------------------- */

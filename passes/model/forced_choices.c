@@ -13,7 +13,7 @@
  * another, each by its odds among those that are left (route.assume; Efraimidis
  * and Spirakis 2006: the largest of log(u) / odds); token t has the draws of
  * row t mod DRAWS. */
-#include "../../ir/keys.h"
+#include "../../ir/settings/keys.h"
 #include "model.h"
 
 enum { DRAWS = 1021 }; /* a prime: no other period meets it */

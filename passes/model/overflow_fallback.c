@@ -13,7 +13,7 @@
  * nothing of the rounds: it starts again from the tokens (`again`). Sums over
  * rounds are numbered (j), and fuse puts no two of them into one kernel, so
  * that one round's values are gone before the next makes its own. */
-#include "../../ir/keys.h"
+#include "../../ir/settings/keys.h"
 #include "model.h"
 
 enum { MAXROUNDS = 8, FEWCHOICES = 2048 };

@@ -10,7 +10,7 @@
  * Elementwise ops and reductions over other axes stay in rows and bring their
  * operands there; any other use converts back (absent pairs are 0). All uses of
  * one e share one row map, and one dispatch per tensor (g_tidy merges them). */
-#include "../../ir/keys.h"
+#include "../../ir/settings/keys.h"
 #include "model.h"
 
 /* One map for all uses of e, so that rows of one dot are rows of the next. */

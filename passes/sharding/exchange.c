@@ -22,8 +22,8 @@
  * ep's ranks, cut before the rows travel as peer is after; the all-to-all
  * between is what collectives.c makes of the two types. Where ranks reach each
  * other's memory (route.dispatcher=peer) the map says so, and it is one
- * instruction with what lies around it (ir/row_exchange.c). Tokens that only
- * etp's or edp's ranks divide keep an axis each and go on as any tokens do.
+ * instruction with what lies around it (ir/graph/row_exchange.c). Tokens that
+ * only etp's or edp's ranks divide keep an axis each and go on as tokens do.
  *
  * Ranks of several hosts (fold.host) do this twice where that is faster: among
  * those of the same number on their hosts, then inside each. Sums come back the
@@ -37,7 +37,7 @@
  * tokens that are to be expected in it. Where they do not fit, the step has
  * overflowed as if their expert rows had not fitted, and its fallback gathers
  * all tokens. Without one a block has room for all tokens of a rank. */
-#include "../../ir/keys.h"
+#include "../../ir/settings/keys.h"
 #include "sharding.h"
 
 /* Ranks that cut tokens: those among which rows go now, with whom they went

@@ -3,7 +3,7 @@
  * ranks that have experts for it; each once to a rank of the hosts that have,
  * the one with the sender's number there, and from it to the others of its
  * host. Without route.dispatcher the way that takes the least time. */
-#include "../../ir/keys.h"
+#include "../../ir/settings/keys.h"
 #include "sharding.h"
 
 static const char *const wayname[NWAY] = { "allgather", "alltoall", "peer",

@@ -6,7 +6,7 @@
  *     %w1 = param [expert hidden ffn]
  *     %y  = gmm %rows %w1 %map hidden        w1: expert over ep, ffn over etp
  *     %z  = dot %x %gate hidden              gate: dense, it makes experts */
-#include "../../ir/keys.h"
+#include "../../ir/settings/keys.h"
 #include "sharding.h"
 
 /* ---- the mesh ------------------------------------------------------------ */

@@ -1,9 +1,9 @@
 /* sharding.c: give every tensor a sharding type. Going forward through the
- * program, each node takes, atom by atom, the way (ir/sharding_rules.c) that
- * costs the fewest bytes: those that bring its operands there from the types
- * they already exist in, and those that would take its result to the type its
- * axes' names ask for, its seed. Sequence, vocabulary and tensor parallelism,
- * and what a gradient is reduced over, all come out of that:
+ * program, each node takes, atom by atom, the way (ir/graph/sharding_rules.c)
+ * that costs the fewest bytes: those that bring its operands there from the
+ * types they already exist in, and those that would take its result to the type
+ * its axes' names ask for, its seed. Sequence, vocabulary and tensor
+ * parallelism, and what a gradient is reduced over, all come out of that:
  *
  *     %x  [seq hidden]        seq:tp
  *     %q  = dot %x %wq        kv:tp      x whole over tp, or wq: x travels

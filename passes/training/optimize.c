@@ -20,7 +20,7 @@
  * 65537 numbers of fp32 round to an even one of bf16, one too many: of a new
  * master that is such the last place is changed, however it is kept, so that
  * numbers do not depend on the fold. */
-#include "../../ir/keys.h"
+#include "../../ir/settings/keys.h"
 #include "training.h"
 
 /* ---- what is trained ----------------------------------------------------- */

@@ -86,7 +86,7 @@ size_t step_buckets(TrainStep *step, Node **node, size_t count, Node **param);
 void step_clip(TrainStep *step); /* sets ok and scale */
 void step_optimize(TrainStep *step, Node **param, size_t n);
 
-/* ---- primary.c ----------------------------------------------------------- */
+/* ---- quant/primary.c ----------------------------------------------------- */
 
 /* Are its members kept as numbers of 8 bits? All or none are. */
 int bucket_is_primary(const Bucket *bucket);
@@ -96,56 +96,11 @@ void primary_write(TrainStep *step, const Bucket *bucket, Node *value);
 /* Another program of the model has the same weights as numbers. */
 void primary_like(Graph *g, const Graph *step);
 
-/* ---- watch.c delayed.c --------------------------------------------------- */
-
-typedef enum OperandUse { USEvalue, USEweight, USEgradient, NUSE } OperandUse;
-
-/* Does program k have metrics of what is rounded? */
-int watches(const Graph *g, ProgramKind k);
-typedef struct RoundingWatch RoundingWatch;
-RoundingWatch *watch_new(Graph *g); /* null: nothing is watched */
-/* Notes what `quantize` does to an operand. */
-void watch_quantize(RoundingWatch *watch, const Node *quantize, OperandUse use,
-                    const Param *param);
-void watch_results(
-    const RoundingWatch *watch); /* the step's metrics of all noted */
-/* The largest magnitude of x over the step, where `at` stands, for post. */
-Node *amax_of_step(Graph *g, const Node *at, Node *x);
-
-typedef struct Delayed Delayed;
-Delayed *delayed_new(Graph *g);
-/* The scale of parameter's operand by its history, where `most` is the dtype's
- * largest number; x, which is rounded where `at` stands, joins the history. */
-Node *delayed_scale(Delayed *delayed, const Param *param, OperandUse use,
-                    const Node *at, Node *x, double most);
-void delayed_writes(const Delayed *delayed); /* histories of the next step */
-
 /* ---- grad.c -------------------------------------------------------------- */
 
 /* Append to g the gradients of the nodes in `seed` (dseed[i] their given
  * gradients); returns, by node id before the call, each node's gradient or
  * null. Only nodes that lead to `want` (marked n->mark = 1) are visited. */
 Node **backward(Graph *g, Node **seed, Node **dseed, int n);
-
-/* ---- initial.c ----------------------------------------------------------- */
-
-/* What gives all of g's parameters their first values. */
-Graph *initial_graph(Graph *g);
-/* What makes numbers of weights of their masters; without nodes: there are none
- * such. */
-Graph *weights_graph(Graph *g);
-
-/* ---- wire.c -------------------------------------------------------------- */
-
-typedef struct Wire Wire;
-
-/* Before any product of g is scaled. */
-Wire *wire_new(Graph *g);
-/* What is to be rounded of rows that are cut into blocks of so many along an
- * axis, with a why() line of seconds: the tokens that they are sent of, or the
- * rows. */
-Node *wire_source(const Wire *wire, Node *rows, const Axis *cut, int64_t block);
-/* v of those tokens, sent as the rows were. */
-Node *wire_moved(const Wire *wire, Node *rows, Node *v);
 
 #endif

@@ -3,7 +3,7 @@
  * own folder `hf`) and gives to the folders that it exports. */
 #include <dirent.h>
 
-#include "../../ir/keys.h"
+#include "../../ir/settings/keys.h"
 #include "ckpt.h"
 
 static int exists(const char *path)

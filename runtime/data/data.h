@@ -2,7 +2,7 @@
 #ifndef PLEAT_DATA_H
 #define PLEAT_DATA_H
 
-#include "../../ir/keys.h"
+#include "../../ir/settings/keys.h"
 #include "../exec/exec.h"
 #include "../tokenizer/tokenizer.h"
 

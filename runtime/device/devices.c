@@ -1,5 +1,5 @@
 /* devices.c: the table of devices, and whether one has what a plan requires. */
-#include "../../ir/keys.h"
+#include "../../ir/settings/keys.h"
 #include "device.h"
 
 /* A run takes the first that is here. */

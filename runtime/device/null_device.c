@@ -4,7 +4,7 @@
  * stored more than once. One core is enough for any number of ranks. */
 #include <inttypes.h>
 
-#include "../../ir/keys.h"
+#include "../../ir/settings/keys.h"
 #include "device.h"
 
 /* ---- memory -------------------------------------------------------------- */

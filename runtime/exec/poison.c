@@ -42,7 +42,7 @@ void poison_instr(const Rank *rank, const BoundInstr *bound)
         if (!buf || buf->stack ||
             is_read(rank, bound, i)) /* whose rows lie elsewhere */
             continue;
-        /* a value is as large as its buffer (ir/value_types.c) */
+        /* a value is as large as its buffer (ir/verify/value_types.c) */
         int real = buf->cls == Bscratch || dtypes[buf->dt].kind == 'f';
         if (buf->cls == Bscratch || instr->flow[i].make)
             memset(bound->buf[i], real ? NOTNUMBER : HUGE_INDEX,

@@ -11,7 +11,7 @@
 #ifndef PLEAT_JSON_H
 #define PLEAT_JSON_H
 
-#include "../../ir/plan.h"
+#include "../../ir/plan/plan.h"
 
 typedef enum JsonKind {
     JSONnone, /* there is no value */

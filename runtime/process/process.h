@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../../ir/plan.h"
+#include "../../ir/plan/plan.h"
 #include "json.h"
 
 /* ---- dl.c: libraries found at run time, one table: syms.def -------------- */

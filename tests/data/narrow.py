@@ -1,7 +1,7 @@
 """Prints what tests/unit/math_test.c (narrow) expects: for each dtype the sum of
 PyTorch's codes of its samples, by weights. e2m1, which PyTorch cannot cast to,
 by the nearest of its values, ties to the even code. PyTorch 2.15; codes as of
-what saturates, and of NaN without sign (ir/narrow.pre)."""
+what saturates, and of NaN without sign (ir/base/narrow.pre)."""
 import torch
 
 BF16, COUNT, MASK = 65536, 10_000_000, 0xFFFFFFFF

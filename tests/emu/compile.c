@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-extern const char emu_words[];
+extern const char words_hh[];
 
 enum { MAXARG = 24, DIR = 400, PATH = DIR + 16 };
 
@@ -171,7 +171,7 @@ static void *build(Work *w, const char *src, size_t *size)
                                  NULL };
     size_t n = 0;
 
-    if (!write_file(w, "in.cc", (const char *[]){ emu_words, src, NULL }) ||
+    if (!write_file(w, "in.cc", (const char *[]){ words_hh, src, NULL }) ||
         !run(w, flatten))
         return NULL;
     char *flat = read_file(w, "flat.cc", &n);

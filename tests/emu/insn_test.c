@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define FN __attribute__((unused)) static inline
-#include "../../ir/narrow.pre"
+#include "../../ir/base/narrow.pre"
 
 extern const char insn_cu[];
 

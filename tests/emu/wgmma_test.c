@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../ir/ir.h"
+#include "../../ir/graph/graph.h"
 
 enum { ROWS = 64, MOSTN = 256, IMAGE = 64 << 10, AREA = 2 * IMAGE };
 

@@ -1,9 +1,8 @@
-/* laws_test: each law of a plan (ir/laws.def) is needed. For every law there is
- * a mutant of a legal plan that is refused, and with only this law left out is
- * accepted (or ends the process that reads it, where the law keeps the others
- * inside their arrays). A row below says which kind of damage, to which plan;
- * where in it is found by trying. Laws that no single damage shows say why.
- *
+/* laws_test: each law of ir/verify/laws.def is needed. For every law a mutant
+ * of a legal plan is refused, and is accepted with only this law left out (or
+ * ends its reader, where the law keeps others inside their arrays). A row below
+ * says which kind of damage, to which plan; where in it is found by trying.
+ * Laws that no single damage shows say why.
  *     laws_test [LAW]        the rows
  *     laws_test find N SEED  look for rows among N mutants of any kind
  *     laws_test LAW DAMAGE   in which plans would this row do? */
@@ -13,13 +12,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../../ir/verify/verify.h"
 #include "mutantrun.h"
 
 enum { SECONDS = 20, TRIES = 1000 };
 
 static const char *const laws[] = {
 #define LAW(id, text) #id,
-#include "../../ir/laws.def"
+#include "../../ir/verify/laws.def"
 #undef LAW
 };
 

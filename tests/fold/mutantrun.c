@@ -19,8 +19,8 @@
 enum { STEPS = 2, CPU = 20, SECONDS = 300 }; /* of a run: it hangs */
 
 char base_message[1024];
-const char *const verdicts[NVERDICT] = { "refused", "same", "OTHER", "STOPS",
-                                         "CRASHES" };
+const char *const mutant_verdicts[NVERDICT] = { "refused", "same", "OTHER",
+                                                "STOPS", "CRASHES" };
 
 #define MIX                 "tests/hf/mixtral-aux.lua"
 #define TIED                "tests/models/tied.lua"

@@ -24,7 +24,7 @@ typedef enum Verdict {
     NVERDICT
 } Verdict;
 
-extern const char *const verdicts[NVERDICT];
+extern const char *const mutant_verdicts[NVERDICT];
 extern char base_message[1024];
 
 /* The first few are for every day. */

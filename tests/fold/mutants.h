@@ -2,7 +2,7 @@
 #ifndef MUTANTS_H
 #define MUTANTS_H
 
-#include "../../ir/plan.h"
+#include "../../ir/plan/plan.h"
 
 typedef struct Mutant {
     Arena *arena;

@@ -44,8 +44,9 @@ static void show(const Base *b, int kind, const char *text, size_t len,
 {
     size_t at = 0, least = b->len < len ? b->len : len;
     int n = (int)strcspn(base_message, "\n");
-    printf("# %s: %s of %s %s%s%.*s\n", verdicts[v], mutant_kind(forever, kind),
-           b->model, b->keys, v == REFUSED || v == STOPPED ? ": " : "",
+    printf("# %s: %s of %s %s%s%.*s\n", mutant_verdicts[v],
+           mutant_kind(forever, kind), b->model, b->keys,
+           v == REFUSED || v == STOPPED ? ": " : "",
            v == REFUSED || v == STOPPED ? n : 0, base_message);
     while (at < least && b->text[at] == text[at])
         at++;

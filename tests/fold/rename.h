@@ -2,7 +2,7 @@
 #ifndef RENAME_H
 #define RENAME_H
 
-#include "../../ir/ir.h"
+#include "../../ir/graph/graph.h"
 
 typedef enum NameKind { NAMEaxis, NAMEscope, NAMElocal, NNAMEKIND } NameKind;
 /* What stands for an (interned) name. */

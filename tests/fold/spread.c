@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "spread.h"
-#include "../../ir/ir.h"
+#include "../../ir/graph/graph.h"
 
 typedef struct Spread {
     Arena *arena;

@@ -2,7 +2,7 @@
 #ifndef SPREAD_H
 #define SPREAD_H
 
-#include "../../ir/plan.h"
+#include "../../ir/plan/plan.h"
 
 /* Of each phase all but the first and the last instruction, on streams chosen
  * by chance, behind events of those that use the same bytes; kernels that are

@@ -1,6 +1,6 @@
-/* fit_test: memory decides what is rebuilt (passes/fit.c). With `memory` from
- * what a plan takes where nothing is rebuilt that costs time down to below the
- * least: a plan takes no more than it may, or the least of all; less memory
+/* fit_test: memory decides what is rebuilt (passes/plan/fit.c). With `memory`
+ * from what a plan takes where nothing is rebuilt that costs time down to below
+ * the least: a plan takes no more than it may, or the least of all; less memory
  * never gives a faster plan that fits; and one that has all it needs is the
  * plan without a limit. Limits lead to at least so many plans. Unasked,
  * micro-batches go in pairs where they may and a step is predicted to be

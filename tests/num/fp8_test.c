@@ -5,7 +5,7 @@
  * gradient, read off the first moment. Each expert of several, whose tokens
  * differ by a lot, is compared with its own largest (scaled_experts.lua). */
 #include "../../codegen/text/host.pre"
-#include "../../ir/narrow.pre"
+#include "../../ir/base/narrow.pre"
 #include "../../codegen/text/math.pre"
 
 #include <float.h>
@@ -225,7 +225,7 @@ static void turn(double *x, int rows, int cols)
     }
 }
 
-/* As passes/training/fp8.c makes it of parameter w and seed 0. */
+/* As passes/quant/fp8.c makes it of parameter w and seed 0. */
 static int64_t key_of(int own_gradient)
 {
     uint64_t h = mix64(0, 'w');

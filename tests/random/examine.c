@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "want.h"
-#include "../../ir/keys.h"
+#include "../../ir/settings/keys.h"
 #include "../unit/share.h"
 
 enum { CPUSECONDS = 20, ALLSECONDS = 200 };

@@ -2,7 +2,7 @@
 #ifndef PLEAT_RANDOM_SPANS_H
 #define PLEAT_RANDOM_SPANS_H
 
-#include "../../ir/plan.h"
+#include "../../ir/plan/plan.h"
 
 enum { SPANPARTS = 12 };
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "want.h"
-#include "../../ir/keys.h"
+#include "../../ir/settings/keys.h"
 
 enum { NOISY = 3, IDS = 97 };
 

@@ -1,6 +1,6 @@
 /* attr_test: attributes by the op table against the structs that are made of
  * it, for every attribute of every op. */
-#include "../../ir/ir.h"
+#include "../../ir/graph/graph.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

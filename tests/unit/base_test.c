@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../ir/ir.h"
-#include "../../ir/keys.h"
+#include "../../ir/graph/graph.h"
+#include "../../ir/settings/keys.h"
 
 static uint64_t chance(void)
 {

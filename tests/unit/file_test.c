@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "../../ir/plan.h"
+#include "../../ir/plan/plan.h"
 
 static char *home;
 

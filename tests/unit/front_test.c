@@ -368,7 +368,7 @@ static void editors_know_arguments(void **state)
     static const struct { const char *name, *items; } rows[] = {
 #define TAKES(name, items) {#name, items},
 #define FIELDS(name, items)
-#include "../../frontend/takes.def"
+#include "../../frontend/lang/takes.def"
     };
     /* clang-format on */
     int seen = 0;

@@ -98,7 +98,7 @@ is "there are questions" 0 grep -q table.csv faq
 # ---- names of other programs ---------------------------------------------------
 
 cd "$top" || exit 2
-is "all suggested keys are there" 0 sh -c "sed -n 's/^ALIAS(.*, \"\(.*\)\")/\1/p' ir/aliases.def | grep -v '^axes' | sort -u |
+is "all suggested keys are there" 0 sh -c "sed -n 's/^ALIAS(.*, \"\(.*\)\")/\1/p' ir/settings/aliases.def | grep -v '^axes' | sort -u |
     while read -r k; do pleat help \$k | grep -q \"^\$k=\" || { echo \$k; exit 1; }; done"
 for pair in learning_rate:train.lr train.learning_rate:train.lr Global-Batch-Size:train.batch epochs:train.steps \
     warmup_steps:train.warmup lr:train.lr micro_batch_size:axes.batch; do

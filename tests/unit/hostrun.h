@@ -2,7 +2,7 @@
 #ifndef PLEAT_HOSTRUN_H
 #define PLEAT_HOSTRUN_H
 
-#include "../../ir/ir.h"
+#include "../../ir/graph/graph.h"
 
 /* A buffer of a node filled from doubles in the node's order. Buffers hang on
  * the storage nodes' tmp. */

@@ -1,7 +1,7 @@
 /* interp.c: what every op means, in plain loops over doubles. Slow and simple;
  * kernels, gradients and passes are tested against it. */
 #include "../../codegen/text/host.pre"
-#include "../../ir/narrow.pre"
+#include "../../ir/base/narrow.pre"
 #include "../../codegen/text/math.pre"
 
 #include "interp.h"

@@ -273,7 +273,7 @@ static int test(size_t i)
 static const char *const names[] = {
 #define TAKES(name, items) #name,
 #define FIELDS(name, items)
-#include "../../frontend/takes.def"
+#include "../../frontend/lang/takes.def"
 };
 /* clang-format on */
 

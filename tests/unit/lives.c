@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../ir/verify/live.h"
 #include "lives.h"
 
 static const char *agree(const SlotLives *l)

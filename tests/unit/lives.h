@@ -2,7 +2,7 @@
 #ifndef TEST_LIVES_H
 #define TEST_LIVES_H
 
-#include "../../ir/plan.h"
+#include "../../ir/plan/plan.h"
 
 /* Null, or where the instructions contradict the buffers: worked out again from
  * the instructions' arguments, knowing nothing of how buffers were placed. */

@@ -2,7 +2,7 @@
  * units of the last place of the right result; limits are what was measured,
  * rounded up, so a change for the worse is seen. */
 #include "../../codegen/text/host.pre"
-#include "../../ir/narrow.pre"
+#include "../../ir/base/narrow.pre"
 #include "../../codegen/text/math.pre"
 
 #include <float.h>

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../ir/plan.h"
+#include "../../ir/plan/plan.h"
 
 enum { RANKS = 24 };
 

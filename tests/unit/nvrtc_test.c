@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../ir/ir.h"
+#include "../../ir/graph/graph.h"
 #include "../../runtime/runtime.h"
 
 /* All are alike; of one model all are there, for what takes in all layers. */

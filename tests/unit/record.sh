@@ -288,7 +288,7 @@ result "format 1: its checkpoint is whole" $?
 result "format 1: it is exported" $?
 "$PLEAT" generate format1 --prompt License -n 3 >said 2>&1
 result "format 1: it makes text" $?
-format=$(sed -n 's/^FORMAT(plan, *\([0-9]*\),.*/\1/p' ../../../ir/formats.def | tail -n 1)
+format=$(sed -n 's/^FORMAT(plan, *\([0-9]*\),.*/\1/p' ../../../ir/base/formats.def | tail -n 1)
 "$PLEAT" show format1/plan >said 2>&1
 [ $? = 1 ] && grep -q "format1/plan: error: is a plan of format 1; Pleat [0-9.]* executes format $format" said
 result "format 1: its plan is refused by its number" $?

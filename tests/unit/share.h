@@ -3,7 +3,7 @@
 #ifndef PLEAT_SHARE_H
 #define PLEAT_SHARE_H
 
-#include "../../ir/ir.h"
+#include "../../ir/graph/graph.h"
 
 /* Give each of the n plans the kernels of all, so that one text is compiled
  * for all of them. */

@@ -1,8 +1,9 @@
-/* streams_test: instructions on several streams, behind events (ir/streams.c).
- * A plan that was spread over streams prints as it was read. What the verifier
- * says when a wait is dropped is compared with all pairs of accesses, looked at
- * one by one in three turns of what repeats and in its last: it refuses what
- * may race and nothing else. Then each field with what it does not take. */
+/* streams_test: instructions on several streams, behind events
+ * (ir/verify/streams.c). A plan that was spread over streams prints as it was
+ * read. What the verifier says when a wait is dropped is compared with all
+ * pairs of accesses, looked at one by one in three turns of what repeats and in
+ * its last: it refuses what may race and nothing else. Then each field with
+ * what it does not take. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "../../ir/ir.h"
+#include "../../ir/graph/graph.h"
 
 static jmp_buf heard;
 static char message[4096];

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "../../ir/plan.h"
+#include "../../ir/plan/plan.h"
 
 static char message[512];
 static jmp_buf heard;

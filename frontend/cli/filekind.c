@@ -1,0 +1,34 @@
+/* filekind.c: what a file of the command line is. Its first line says; a name
+ * decides only about what says nothing, so that it is refused as what it should
+ * be. */
+#include "../commands.h"
+
+enum { FIRST = 512 }; /* bytes that are looked at */
+
+/* "graph tiny step logical {", which is no Lua */
+static int opens_graph(const char *line)
+{
+    return !strncmp(line, "graph ", 6) && ends_with(line, "{");
+}
+
+FileKind file_kind(const char *path)
+{
+    char line[FIRST];
+    FILE *f = fopen(path, "rb");
+    size_t n = f ? fread(line, 1, sizeof line - 1, f) : 0;
+
+    if (f)
+        fclose(f);
+    line[n] = 0;
+    line[strcspn(line, "\n")] = 0;
+    if (plan_format(line, strlen(line)) || ends_with(path, ".plan"))
+        return FILEplan;
+    return opens_graph(line) || ends_with(path, ".ir") ? FILEgraph : FILEmodel;
+}
+
+void need_model(const char *path)
+{
+    if (file_kind(path) == FILEplan)
+        err(NULL, "%s is a plan, not a model; pleat show tells what is in it",
+            path);
+}

@@ -1,0 +1,403 @@
+/* import.c: `pleat import FOLDER my.lua` writes the model file of a Hugging
+ * Face folder: that of its family in models/, with the sizes and numbers of
+ * its config.json, which the finished model is compared with first. */
+#include "../frontend.h"
+
+enum { LONGEST = 4096 }; /* tokens of a sequence, where a model has more */
+
+static const struct ModelType {
+    const char *type, *model; /* model_type; a model of `pleat new` */
+} modeltypes[] = {
+    /* clang-format off */
+    { "mixtral", "mixtral" }, { "qwen2_moe", "qwen2_moe" },
+    { "qwen3_moe", "qwen3_moe" }, { "olmoe", "olmoe" },
+    { "deepseek_v2", "deepseek_v2_lite" }, { "deepseek_v3", "deepseek_v3" },
+    { "llama", "llama3" }, { "kimi_k2", "deepseek_v3" },
+    /* clang-format on */
+};
+
+/* Axes and locals of the models, and what each is in config.json. */
+static const struct {
+    const char *name, *value;
+} numbers[] = {
+    /* clang-format off */
+    { "hidden", "hidden_size" },
+    { "prior", "hidden_size" },
+    { "heads", "num_attention_heads" },
+    { "kv", "num_key_value_heads|num_attention_heads" },
+    { "group", "num_attention_heads/num_key_value_heads|1" },
+    { "dim", "v_head_dim|head_dim|hidden_size/num_attention_heads" },
+    { "nope", "qk_nope_head_dim" },
+    { "rot", "qk_rope_head_dim" },
+    { "qr", "q_lora_rank|1" },
+    { "low_rank", "q_lora_rank|0" },
+    { "kvr", "kv_lora_rank" },
+    { "dense", "intermediate_size" },
+    { "ffn", "moe_intermediate_size|intermediate_size" },
+    { "shared", "shared_expert_intermediate_size|n_shared_experts*moe_intermediate_size" },
+    { "expert", "num_local_experts|num_experts|n_routed_experts" },
+    { "nodes", "n_group|1" },
+    { "vocab", "vocab_size" },
+    { "layers", "num_hidden_layers" },
+    { "dense_layers", "first_k_dense_replace|0" },
+    { "eps", "rms_norm_eps" },
+    { "chosen", "num_experts_per_tok" },
+    { "scale", "routed_scaling_factor|1" },
+    { "kept", "topk_group|1" },
+    { "theta", "rope_theta|10000" },
+    { "normed", "norm_topk_prob|0" },
+    { "tied", "tie_word_embeddings|0" },
+    { "biased", "attention_bias|0" },
+    { "max_position_embeddings", "max_position_embeddings" },
+    /* clang-format on */
+};
+
+static const char training[] =
+    "train { batch=16, lr=1e-5, schedule=\"cosine\", warmup=10, clip=1 }";
+
+typedef struct Import {
+    const char *folder, *to;
+    const json_t *config;
+    const struct ModelType *of;
+    char *text; /* the model */
+} Import;
+
+/* ---- places in a model's text -------------------------------------------- */
+
+typedef struct Place {
+    size_t at, n; /* n 0: there is none */
+} Place;
+
+static int is_name(char c)
+{
+    return c && strchr("abcdefghijklmnopqrstuvwxyz_", c);
+}
+
+/* The value of "name=value", in axes{} or in config={}. */
+static Place field(const char *s, const char *name)
+{
+    size_t n = strlen(name);
+
+    for (const char *p = s; (p = strstr(p, name)); p += n)
+        if (p > s && !is_name(p[-1]) && p[n] == '=' && p[n + 1] != '=' &&
+            p[n + 1] != ' ')
+            return (Place){ (size_t)(p + n + 1 - s),
+                            strcspn(p + n + 1, " ,}") };
+    return (Place){ 0 };
+}
+
+/* Bytes of the first of `n` items, split by commas outside of braces. */
+static size_t item(const char *s, size_t n)
+{
+    int depth = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        depth += s[i] == '{';
+        depth -= s[i] == '}';
+        if (!depth && (s[i] == ',' || !strncmp(s + i, "  ", 2)))
+            return i;
+    }
+    return n;
+}
+
+/* The value of name in "local name, name = value, value". */
+static Place in_local(const char *s, const char *line, const char *name)
+{
+    size_t len = strlen(name), rest = strcspn(line, "\n");
+    const char *names = line + strlen("local "), *eq = strstr(line, " = ");
+
+    if (!eq || eq > line + rest)
+        return (Place){ 0 };
+    const char *v = eq + 3;
+    rest -= (size_t)(v - line);
+    while (names < eq) {
+        size_t n = strcspn(names, ", "), value = item(v, rest);
+        if (n == len && !strncmp(names, name, n))
+            return (Place){ (size_t)(v - s), value };
+        names += n + strspn(names + n, ", ");
+        size_t gap = value + strspn(v + value, ", ");
+        v += gap;
+        rest -= gap < rest ? gap : rest;
+    }
+    return (Place){ 0 };
+}
+
+static Place local(const char *s, const char *name)
+{
+    Place p = { 0 };
+
+    for (const char *line = s; !p.n && *line;) {
+        if (!strncmp(line, "local ", 6) && strncmp(line, "local function", 14))
+            p = in_local(s, line, name);
+        line += strcspn(line, "\n");
+        line += *line == '\n';
+    }
+    return p;
+}
+
+static void replace(Import *import, Place p, const char *value)
+{
+    import->text = strf(forever, "%.*s%s%s", (int)p.at, import->text, value,
+                        import->text + p.at + p.n);
+}
+
+/* ---- from config.json ---------------------------------------------------- */
+
+static _Noreturn void lacks(const Import *import, const char *what)
+{
+    err(NULL, "import: %s/config.json has no %s", import->folder, what);
+}
+
+static const char *number_text(double x)
+{
+    char s[40];
+
+    if (x == rint(x) && fabs(x) < 1e15)
+        return strf(forever, "%.0f", x);
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(s, sizeof s, "%.*g", digits, x);
+        if (strtod(s, NULL) == x)
+            break;
+    }
+    return strf(forever, "%s", s);
+}
+
+static double value_of(const Import *import, const char *value)
+{
+    double x = hf_config_value(import->config, value);
+
+    if (isnan(x))
+        lacks(import, value);
+    return x;
+}
+
+/* YaRN's numbers, as DeepSeek's models have them. */
+static const char *yarn_text(const Import *import)
+{
+    static const char *const rows[][2] = {
+        { "factor", "factor" },
+        { "original", "original_max_position_embeddings" },
+        { "beta_fast", "beta_fast|32" },
+        { "beta_slow", "beta_slow|1" },
+        { "mscale", "mscale|0" },
+        { "mscale_all_dim", "mscale_all_dim|0" },
+    };
+    Text out = { .arena = forever };
+
+    if (isnan(hf_config_value(import->config, "factor")))
+        return "nil";
+    for (int i = 0; i < countof(rows); i++)
+        put(&out, "%s%s=%s", i ? ", " : "{ ", rows[i][0],
+            number_text(value_of(import, rows[i][1])));
+    put(&out, " }");
+    return out.s;
+}
+
+/* What stretches positions, as rope() takes it: the folder's own table. */
+static const char *scaling_text(const Import *import)
+{
+    static const char *const known[] = { "linear", "llama3", "yarn" };
+    const char *type = hf_config_stretch(import->config), *key;
+    json_t *from = (json_t *)(uintptr_t)hf_config_positions(import->config), *v;
+    Text out = { .arena = forever };
+    int i = 0;
+
+    if (!*type)
+        return "nil";
+    while (i < 3 && strcmp(known[i], type))
+        i++;
+    if (i == 3)
+        err(NULL,
+            "import: %s/config.json has rope_scaling of type '%s'; known are "
+            "linear, llama3, yarn",
+            import->folder, type);
+    json_object_foreach(from, key, v)
+    {
+        if (!strcmp(key, "rope_theta") || json_is_null(v))
+            continue;
+        char *s = json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
+        put(&out, "%s%s=%s", out.len ? ", " : "{ ", key, s);
+        free(s);
+    }
+    put(&out, " }");
+    return out.s;
+}
+
+/* Of what is in use. */
+static const char *window_text(const Import *import)
+{
+    int used = hf_config_value(import->config, "use_sliding_window|1") != 0;
+
+    return number_text(used ? value_of(import, "sliding_window|0") : 0);
+}
+
+/* Layers in the weights, where they are here, that predict a token further. */
+static int64_t further_layers(const Import *import)
+{
+    const char *index =
+        strf(forever, "%s/model.safetensors.index.json", import->folder);
+    const char *one = strf(forever, "%s/model.safetensors", import->folder);
+    int64_t count = 0;
+
+    if (access(index, F_OK) && access(one, F_OK))
+        return (int64_t)hf_config_value(import->config,
+                                        "num_nextn_predict_layers|0");
+    StFile **file = ckpt_files(forever, import->folder);
+    for (size_t i = 0; i < vec_len(file); i++) {
+        for (int k = 0; k < file[i]->n; k++)
+            count += ends_with(file[i]->t[k].name, ".eh_proj.weight");
+        st_close(file[i]);
+    }
+    return count;
+}
+
+/* Sequences as long as positions, but not longer than a first run wants. */
+static const char *seq_text(const Import *import)
+{
+    double n = hf_config_value(import->config, "max_position_embeddings");
+
+    return number_text(n < LONGEST ? n : LONGEST);
+}
+
+static void set(Import *import, const char *name, const char *value)
+{
+    Place p = local(import->text, name);
+
+    p = p.n ? p : field(import->text, name);
+    if (p.n)
+        replace(import, p, value);
+}
+
+static int uses(const Import *import, const char *name)
+{
+    return local(import->text, name).n || field(import->text, name).n;
+}
+
+/* A truth stays one: in Lua 0 is true. */
+static void set_value(Import *import, const char *name, double x)
+{
+    Place p = local(import->text, name);
+    const char *now = p.n ? import->text + p.at : "";
+
+    if (!strncmp(now, "true", 4) || !strncmp(now, "false", 5))
+        set(import, name, x != 0 ? "true" : "false");
+    else
+        set(import, name, number_text(x));
+}
+
+static void fill_in(Import *import)
+{
+    const char *axes = strstr(import->text, "axes {"), *line;
+
+    import->text =
+        strf(forever,
+             "-- Made by pleat import from %s/config.json (%s). The "
+             "settings of train{}\n-- are for training on; every other "
+             "number is the folder's.\n%s",
+             import->folder, import->of->type, axes);
+    for (int i = 0; i < countof(numbers); i++)
+        if (uses(import, numbers[i].name))
+            set_value(import, numbers[i].name,
+                      value_of(import, numbers[i].value));
+    set(import, "model_type", strf(forever, "\"%s\"", import->of->type));
+    set(import, "seq", seq_text(import));
+    if (uses(import, "yarn"))
+        set(import, "yarn", yarn_text(import));
+    if (uses(import, "scaling"))
+        set(import, "scaling", scaling_text(import));
+    if (uses(import, "window"))
+        set(import, "window", window_text(import));
+    if (uses(import, "mtp"))
+        set(import, "mtp", number_text((double)further_layers(import)));
+    if ((line = strstr(import->text, "\ntrain {")))
+        replace(import,
+                (Place){ (size_t)(line + 1 - import->text),
+                         strcspn(line + 1, "\n") },
+                training);
+}
+
+/* ---- the command --------------------------------------------------------- */
+
+/* The model's numbers against the folder's. */
+static int check_job(void *arg, FILE *out)
+{
+    const Import *import = arg;
+    Source s = { import->to, import->text };
+    Graph *g = trace_sources(&s, 1, opts_new(forever)).g;
+    json_t *model = json_loads(opts_str(g->opts, "hf.config"), 0, NULL);
+    const char *why = hf_config_differs(forever, model, import->config, NULL);
+    int64_t params, active;
+
+    if (why)
+        err(NULL,
+            "import: %s/config.json %s: a model of this kind is not among "
+            "models/; start from the nearest one (pleat new %s my.lua)",
+            import->folder, why, import->of->model);
+    flops_per_token(g, &params, &active);
+    fprintf(out,
+            "%s: %s, %.4g million parameters, %.4g active; its numbers are "
+            "those of %s/config.json\n",
+            import->to, import->of->type, (double)params / 1e6,
+            (double)active / 1e6, import->folder);
+    return 0;
+}
+
+static const struct ModelType *type_of(const char *folder, const json_t *config)
+{
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    const char *names[countof(modeltypes)];
+    Text all = { .arena = forever };
+
+    for (int i = 0; i < countof(modeltypes); i++) {
+        names[i] = modeltypes[i].type;
+        if (type && !strcmp(type, names[i]))
+            return &modeltypes[i];
+        put(&all, "%s%s", i ? ", " : "", names[i]);
+    }
+    err(NULL, "import: %s/config.json has model_type '%s'; known are %s%s",
+        folder, type ? type : "", all.s,
+        did_you_mean(type ? type : "", names, countof(modeltypes)));
+}
+
+/* "dir/OLMoE-1B-7B" -> "OLMoE-1B-7B.lua" */
+static const char *model_for(const char *folder)
+{
+    char *full = realpath(folder, NULL);
+    const char *slash = full ? strrchr(full, '/') : NULL;
+    const char *name = strf(forever, "%s.lua", slash ? slash + 1 : folder);
+
+    free(full);
+    return name;
+}
+
+int cmd_import(Args *args)
+{
+    Import m = { .folder = args->file };
+
+    if (access(m.folder, F_OK))
+        err(NULL,
+            "import: no folder %s; it reads what is here (hf download %s "
+            "--local-dir NAME fetches it)",
+            m.folder, m.folder);
+    m.config = hf_config_read(m.folder);
+    if (!m.config)
+        err(NULL, "import: %s has no config.json", m.folder);
+    m.to = vec_len(args->word) > 1 ? args->word[1] : model_for(m.folder);
+    m.of = type_of(m.folder, m.config);
+    m.text = strf(forever, "%s", model_template(m.of->model));
+    fill_in(&m);
+    if (!access(m.to, F_OK))
+        err(NULL, "%s is there already", m.to);
+    int status = guarded(check_job, &m, NULL);
+    if (status)
+        return status;
+    fflush(stdout);
+    write_model(m.to, m.text);
+    if (access(strf(forever, "%s/tokenizer.json", m.folder), F_OK))
+        printf("%s has no tokenizer.json: data.tokenizer=FILE names one for "
+               "texts\n",
+               m.folder);
+    printf("next: pleat run %s from=%s data.train=texts.jsonl\n", m.to,
+           m.folder);
+    return 0;
+}

@@ -1,0 +1,83 @@
+/* settings.c: what is checked once a model is whole: its settings, against it
+ * and each other; what its updates and metrics read. */
+#include "../../ir/settings/keys.h"
+#include "../frontend.h"
+
+/* A pattern of parameters must mean one. */
+static void check_pattern(const Graph *g, const char *key, const char *pattern)
+{
+    const Loc *loc = opts_loc(g->opts, key);
+    size_t n = 0;
+    const char **names =
+        alloc(g->arena, (vec_len(g->param) + 1) * sizeof *names);
+
+    for (size_t i = 0; i < vec_len(g->param); i++) {
+        if (g->param[i]->kind != TKparam)
+            continue;
+        names[n++] = g->param[i]->path;
+        if (pattern_match(pattern, g->param[i]->path))
+            return;
+    }
+    err(loc, "%s: no parameter is named '%s'%s", key, pattern,
+        did_you_mean(pattern, names, n));
+}
+
+/* An update or a metric is of a step: of data it may have statistics. Marks
+ * lead from it to what it reads. */
+static void statistics_only(Graph *g)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        g->node[i]->mark = 0;
+    for (size_t i = vec_len(g->node); i-- > 0;) {
+        const Node *n = g->node[i];
+        if (n->op == Oupdate || n->op == Ometric)
+            n->in[n->nin - 1]->mark = (int)i + 1;
+        if (!n->mark || g_over_batch(g, n))
+            continue;
+        const Node *user = g->node[n->mark - 1];
+        if (!n->nin && g_is_data(g, n)) {
+            note(n->loc, "'%s' is defined here", n_name(n));
+            err(user->loc,
+                "%s: the value depends on data other than through a reduction "
+                "over 'batch'",
+                optab[user->op].name);
+        }
+        for (int k = 0; k < n->nin; k++)
+            n->in[k]->mark = n->mark;
+    }
+}
+
+static void need_modules(const Graph *g)
+{
+    unsigned have = 0, asked = opts_words(g->opts, "train.recompute");
+    Arena *a = g->arena;
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Scope *scope = g->node[i]->scope;
+        have |= scope->marks & ~(unsigned)MARKSONE;
+        have |= scope->unit ? 1u << MODULEfull : 0;
+    }
+    unsigned none = asked & ~have;
+    if (none)
+        err(opts_loc(g->opts, "train.recompute"),
+            "train.recompute: the model has no %s%s%s; it says what is one by "
+            "module(\"%s\", f, ...)",
+            marks_text(a, none), have ? "; it has " : "",
+            have ? marks_text(a, have) : "", marks_text(a, none & ~(none - 1)));
+}
+
+void check_whole(Graph *g)
+{
+    const char *pattern;
+
+    cluster_settle(g->opts);
+    opts_check(g->opts);
+    tokenizer_from(g->opts);
+    for (const KeyInfo *k = keytab; k->name; k++)
+        if (is_kind(k->kind, "params"))
+            for (int i = 0; (pattern = opts_pattern(g->opts, key_name(k), i));
+                 i++)
+                check_pattern(g, key_name(k), pattern);
+    need_modules(g);
+    statistics_only(g);
+}

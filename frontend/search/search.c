@@ -1,0 +1,812 @@
+/* search.c: `pleat search`: the fold, micro-batch, schedule and ZeRO stage with
+ * which a cluster runs a step in the least time, what is rebuilt following from
+ * its memory (passes/plan/fit.c). Three prices of a point, each slower to get
+ * and more exact:
+ *
+ *   scaled     all points, from short plans of one rank (search_cost.c)
+ *   short      the best of these, from short plans of their own fold
+ *   compiled   the best of these: whole plans; what is chosen is one
+ *
+ * In a world of at most EXACT ranks all points are compiled whole, as far as
+ * the time goes, but those whose products alone take longer than the best
+ * plan: then what is chosen is the best there is, and it says so. */
+#include "../../ir/settings/keys.h"
+#include "search.h"
+
+/* Seconds: LATE, FIXING, RUNNING (of a run that states no fold). */
+enum { MOST = 3000, LATE = 300, FIXING = 30, RUNNING = 5 };
+enum { SEQUENCES = 8 }; /* of a micro-batch, at most, but for what is given */
+
+#define WRONG 0.96 /* of the limit is what estimates may take */
+#define FAR   3    /* times the limit: estimates are not that wrong */
+
+static int ratio_row(int64_t ranks)
+{
+    int row = 0;
+
+    for (; ranks > 1 && row < MAXRATIO - 1; ranks /= 2)
+        row++;
+    return row;
+}
+
+static void add_ratio(Ratio *ratio, double x)
+{
+    if (x > 0 && x < HUGE_VAL) {
+        ratio->log += log(x);
+        ratio->n++;
+    }
+}
+
+/* 1 where none is known. */
+static double mean_ratio(const Ratio *ratio)
+{
+    return ratio->n ? exp(ratio->log / ratio->n) : 1;
+}
+
+double search_estimate(const Space *space, const Candidate *candidate)
+{
+    const int64_t *n = candidate->p.size;
+    const Ratio *ratio = &space->ratio[ratio_row(n[Mtp])][ratio_row(n[Mcp])];
+
+    return candidate->f.secs *
+           (candidate->known == PRICEscaled ? mean_ratio(ratio) : 1);
+}
+
+static int fits(const Space *space, const Forecast *forecast)
+{
+    return !space->s.limit || forecast->bytes <= (double)space->s.limit;
+}
+
+double search_bytes(const Space *space, const Candidate *candidate)
+{
+    const Ratio *more = &space->more[candidate->p.schedule];
+
+    return candidate->f.bytes *
+           (candidate->known < PRICEcompiled ? fmax(mean_ratio(more), 1) : 1);
+}
+
+int search_fits(const Space *space, const Candidate *candidate)
+{
+    return !space->s.limit ||
+           search_bytes(space, candidate) <= (double)space->s.limit;
+}
+
+/* Seconds a step, for a byte of the optimizer's that is in the host's memory:
+ * link and processors end at once. */
+static double host_byte_secs(const MachineSpeeds *machine)
+{
+    double all = machine->offload;
+
+    all += machine->cores > 0 ? machine->cores / 2 : 0;
+    return machine->offload > 0 ? 1 / all : HUGE_VAL;
+}
+
+/* Nothing rebuilt where that fits; else what takes less time for a byte first:
+ * rebuilding, at a straight line to what rebuilding all costs, and the host's
+ * memory for the optimizer. An estimate leaves room for how wrong it is. */
+static Forecast with_limit(const Space *space, Forecast none, Forecast all)
+{
+    double room = WRONG * (double)space->s.limit;
+    double rebuilt = fmax(none.bytes - all.bytes, 0), hosted = none.optim;
+    double secs = fmax(all.secs - none.secs, 0);
+    double more = none.bytes - room, each = host_byte_secs(&space->s.machine);
+
+    if (!space->s.limit || more <= 0)
+        return none;
+    hosted = each < HUGE_VAL ? hosted : 0;
+    int first = hosted > 0 && each * rebuilt < secs;
+    hosted = fmin(hosted, first ? more : fmax(more - rebuilt, 0));
+    rebuilt = fmin(rebuilt, more - hosted);
+    if (none.bytes > all.bytes)
+        none.again = secs * rebuilt / (none.bytes - all.bytes);
+    none.secs += none.again + (hosted > 0 ? hosted * each : 0);
+    none.bytes = (none.bytes - rebuilt - hosted) / WRONG;
+    return none;
+}
+
+/* Micro-batches that a rank takes in pairs, if these are the faster: in one
+ * stage, of an even number. */
+static int may_go_in_pairs(const Space *space, const Point *p)
+{
+    int64_t micros = space->s.batch / (p->batch * p->size[Mdp]);
+
+    return p->size[Mpp] == 1 && p->size[Mep] > 1 && micros % 2 == 0 &&
+           !opts_given(space->args->keys, "fold.pair");
+}
+
+Forecast search_priced(Space *space, const Point *p,
+                       const ModelCost cost[NCOST])
+{
+    Forecast f[NCOST] = { 0 };
+
+    for (int k = 0; k < NCOST; k++)
+        if (cost[k].unit)
+            f[k] =
+                search_corrected(space, search_combine(&space->s, p, &cost[k]));
+    Forecast one = with_limit(space, f[COSTfree], f[COSTall]);
+    if (!cost[COSTpairs].unit || !may_go_in_pairs(space, p))
+        return one;
+    Forecast two = f[COSTpairs];
+    two.bytes /= space->s.limit ? WRONG : 1;
+    return fits(space, &two) && two.secs < one.secs ? two : one;
+}
+
+/* A fallback runs rarely: it rebuilds all, before a step rebuilds anything. A
+ * pair keeps what two micro-batches do. */
+static void finish_unit(UnitCost *free, const UnitCost *all, UnitCost *pairs)
+{
+    free->fallback = all->fallback;
+    if (!pairs)
+        return;
+    pairs->fallback = all->fallback;
+    pairs->step = free->step;
+    pairs->step.kept *= 2;
+    pairs->step.input *= 2;
+    pairs->step.weights *= 2;
+    pairs->step.between *= 2;
+}
+
+void finish_costs(const Space *space, ModelCost cost[NCOST])
+{
+    int pairs = cost[COSTpairs].unit != NULL;
+
+    for (int r = 0; r < space->s.units.nrun; r++)
+        finish_unit(&cost[COSTfree].unit[r], &cost[COSTall].unit[r],
+                    pairs ? &cost[COSTpairs].unit[r] : NULL);
+    finish_unit(&cost[COSTfree].ends, &cost[COSTall].ends,
+                pairs ? &cost[COSTpairs].ends : NULL);
+}
+
+/* ---- prices -------------------------------------------------------------- */
+
+static const Space *sorting;
+
+/* What fits by its time, then the rest by its bytes, then what is refused. */
+static int by_price(const void *a, const void *b)
+{
+    const Candidate *c = a, *d = b;
+    int refused = (c->known == PRICErefused) - (d->known == PRICErefused);
+    int fit = search_fits(sorting, c), large = search_fits(sorting, d) - fit;
+    double x = fit ? search_estimate(sorting, c) : search_bytes(sorting, c);
+    double y = fit ? search_estimate(sorting, d) : search_bytes(sorting, d);
+
+    return refused ? refused : large ? large : (x > y) - (x < y);
+}
+
+static void sort_candidates(Space *space)
+{
+    sorting = space;
+    qsort(space->at, vec_len(space->at), sizeof *space->at, by_price);
+}
+
+/* What became of the short plans of n folds (JOBdone ..); of those made, what
+ * units cost. */
+static const char *price_shorts(const Space *space, const ShortFold *fold,
+                                int n, ModelCost *cost, double end)
+{
+    size_t each = (size_t)space->s.units.nrun + 1;
+    UnitCost *plan = alloc(forever, (size_t)n * each * sizeof *plan);
+    const char *done = search_short(&space->s, fold, n, plan, end);
+
+    for (int i = 0; i < n; i++)
+        if (done[i] == JOBdone)
+            cost[i] = search_costs(&space->s.units, plan + each * (size_t)i);
+    return done;
+}
+
+/* Costs of one rank with the least batch; 0: the model has no such plan. */
+static int price_reference(Space *space, ModelCost ref[2])
+{
+    ShortFold one[2] = { { .world = 1 } };
+
+    for (int a = 0; a < NMESH; a++)
+        one->point.size[a] = 1;
+    one->point.vpp = one->point.zero = 1;
+    one->point.batch = space->s.model[0].batch;
+    one[1] = one[0];
+    one[0].step_only = one[1].rebuild = 1;
+    const char *done = price_shorts(space, one, 2, ref, space->begun + LATE);
+    return done[0] == JOBdone && done[1] == JOBdone;
+}
+
+/* The jobs of a fold behind those of `want`: with what costs no time rebuilt,
+ * and if asked, with all, and in pairs. */
+static FoldPrice add_jobs(ShortFold **want, Point p, int64_t world, int all,
+                          int pairs)
+{
+    FoldPrice fold = { .point = p };
+
+    for (int k = 0; k < NCOST; k++) {
+        if ((k == COSTall && !all) || (k == COSTpairs && !pairs))
+            continue;
+        ShortFold job = { p, world, k == COSTall, all && k != COSTall,
+                          k == COSTpairs };
+        vec_push(forever, *want, job);
+        fold.job[k] = (int)vec_len(*want);
+    }
+    return fold;
+}
+
+/* Of the jobs of add_jobs. A fold that no pairs are made of goes without. */
+static void take_costs(FoldPrice *fold, const char *done, const ModelCost *cost)
+{
+    int all = fold->job[COSTall] - 1, pairs = fold->job[COSTpairs] - 1;
+    int free = fold->job[COSTfree] - 1;
+
+    all = all < 0 ? free : all;
+    fold->done = done[free] == JOBdone ? done[all] : done[free];
+    if (fold->done != JOBdone)
+        return;
+    fold->cost[COSTfree] = cost[free];
+    fold->cost[COSTall] = cost[all];
+    if (pairs >= 0 && done[pairs] == JOBdone)
+        fold->cost[COSTpairs] = cost[pairs];
+}
+
+/* What units cost with each ep and number of sequences, on ep ranks: products
+ * of fewer rows for more experts, and transfers behind what hides them, are no
+ * share of what one rank takes. */
+static void price_plain(Space *space, double end)
+{
+    ShortFold *want = NULL;
+    int64_t n = space->s.experts, most = n ? n : 1;
+
+    for (int64_t ep = 1; ep <= most && ep <= space->s.world; ep++)
+        for (size_t i = 0; i < vec_len(space->s.model); i++) {
+            Point p = { .vpp = 1, .zero = 1, .batch = space->s.model[i].batch };
+            for (int a = 0; a < NMESH; a++)
+                p.size[a] = a == Mep || a == Mdp ? ep : 1;
+            if (space->s.world % ep || (n % ep && space->pin.size[Mep] != ep))
+                continue;
+            vec_push(forever, space->plain, add_jobs(&want, p, ep, 1, ep > 1));
+        }
+    ModelCost *cost = alloc(forever, (vec_len(want) + 1) * sizeof *cost);
+    const char *done = price_shorts(space, want, (int)vec_len(want), cost, end);
+    for (size_t i = 0; i < vec_len(space->plain); i++)
+        take_costs(&space->plain[i], done, cost);
+}
+
+const ModelCost *search_plain(const Space *space, const Point *point)
+{
+    for (size_t i = 0; i < vec_len(space->plain); i++)
+        if (space->plain[i].done == JOBdone &&
+            space->plain[i].point.batch == point->batch &&
+            space->plain[i].point.size[Mep] == point->size[Mep])
+            return space->plain[i].cost;
+    return NULL;
+}
+
+/* Do they differ in the schedule at most, so that short plans are the same? */
+static int same_fold(const Point *a, const Point *b)
+{
+    return !memcmp(a->size, b->size, sizeof a->size) && a->batch == b->batch &&
+           a->zero == b->zero;
+}
+
+static void take_short(Space *space, const Point *point,
+                       const ModelCost cost[NCOST])
+{
+    for (size_t i = 0; i < vec_len(space->at); i++) {
+        Candidate *candidate = &space->at[i];
+        if (candidate->known != PRICEscaled || !same_fold(&candidate->p, point))
+            continue;
+        candidate->guess = candidate->f;
+        candidate->f = search_priced(space, &candidate->p, cost);
+        candidate->known = PRICEshort;
+        int tp = ratio_row(point->size[Mtp]), cp = ratio_row(point->size[Mcp]);
+        add_ratio(&space->ratio[tp][cp],
+                  candidate->f.secs / candidate->guess.secs);
+    }
+}
+
+static void refuse_fold(Space *space, const Point *point)
+{
+    for (size_t i = 0; i < vec_len(space->at); i++)
+        if (space->at[i].known == PRICEscaled &&
+            same_fold(&space->at[i].p, point))
+            space->at[i].known = PRICErefused;
+}
+
+static const FoldPrice *price_of(const Space *space, const Point *point)
+{
+    for (size_t i = 0; i < vec_len(space->fold); i++)
+        if (same_fold(&space->fold[i].point, point))
+            return &space->fold[i];
+    return NULL;
+}
+
+/* Short plans of the folds from `first` on that are only scaled, of enough to
+ * keep all processors busy: which are next is known but for the few that a
+ * price moves out of the best. Where all fits nothing is rebuilt. */
+static void price_folds(Space *space, size_t first, double end)
+{
+    size_t were = vec_len(space->fold), n = 2 * (size_t)search_cores();
+    double room = (double)space->s.limit;
+    ShortFold *want = NULL;
+
+    for (size_t i = first;
+         i < vec_len(space->at) && i < SHOWN && vec_len(want) < n; i++) {
+        const Candidate *candidate = &space->at[i];
+        const Point *p = &candidate->p;
+        int rebuilds = room > 0 && candidate->f.bytes >= 0.7 * room;
+        if (candidate->known != PRICEscaled || price_of(space, p))
+            continue;
+        vec_push(forever, space->fold,
+                 add_jobs(&want, *p, space->s.world / p->size[Mpp], rebuilds,
+                          may_go_in_pairs(space, p)));
+    }
+    ModelCost *cost = alloc(forever, (vec_len(want) + 1) * sizeof *cost);
+    const char *done = price_shorts(space, want, (int)vec_len(want), cost, end);
+    for (size_t i = were; i < vec_len(space->fold); i++)
+        take_costs(&space->fold[i], done, cost);
+}
+
+/* The best fold that is only scaled gets short plans of its own; 0: none of the
+ * best is. */
+static int refine(Space *space, double end)
+{
+    size_t i = 0;
+
+    while (i < vec_len(space->at) && i < SHOWN &&
+           space->at[i].known != PRICEscaled)
+        i++;
+    if (i == vec_len(space->at) || i == SHOWN)
+        return 0;
+    Point p = space->at[i].p;
+    if (!price_of(space, &p))
+        price_folds(space, i, end);
+    const FoldPrice *fold = price_of(space, &p);
+    if (fold->done == JOBnot)
+        return 0;
+    if (fold->done == JOBrefused) {
+        refuse_fold(space, &p);
+    } else {
+        ModelCost own[NCOST];
+        memcpy(own, fold->cost, sizeof own);
+        finish_costs(space, own);
+        take_short(space, &p, own);
+    }
+    sort_candidates(space);
+    return 1;
+}
+
+/* ---- whole plans --------------------------------------------------------- */
+
+/* The best compiled one that fits; null: none yet. */
+static const Candidate *chosen(const Space *space)
+{
+    const Candidate *best = NULL;
+
+    for (size_t i = 0; i < vec_len(space->at); i++) {
+        const Candidate *candidate = &space->at[i];
+        if (candidate->known == PRICEcompiled && fits(space, &candidate->f) &&
+            (!best || candidate->f.secs < best->f.secs))
+            best = candidate;
+    }
+    return best;
+}
+
+static void take_whole(Space *space, Candidate *candidate,
+                       const Forecast *forecast)
+{
+    candidate->guess = candidate->f;
+    candidate->guess.secs = search_estimate(space, candidate);
+    candidate->f = search_corrected(space, *forecast);
+    candidate->known = PRICEcompiled;
+    add_ratio(&space->more[candidate->p.schedule],
+              forecast->bytes / candidate->guess.bytes);
+}
+
+/* Compiles the next `most` of those that have such prices, `one`: of each
+ * schedule one; 0: none was. */
+static int compile_next(Space *space, PriceKind first, int most, int one,
+                        double end)
+{
+    const Point *p[EXACT];
+    Candidate *c[EXACT];
+    Forecast f[EXACT];
+    int n = 0, ran = 0, seen = 0;
+
+    for (size_t i = 0; i < vec_len(space->at) && n < most; i++) {
+        int kind = space->at[i].p.schedule, price = space->at[i].known;
+        if (price < (int)first || price > PRICEshort ||
+            (one && seen >> kind & 1))
+            continue;
+        seen |= 1 << kind;
+        p[n] = &space->at[i].p;
+        c[n++] = &space->at[i];
+    }
+    if (!n)
+        return 0;
+    char *done = search_whole(&space->s, p, n, f, end);
+    for (int i = 0; i < n; i++) {
+        ran += done[i] != JOBnot;
+        if (done[i] == JOBdone)
+            take_whole(space, c[i], &f[i]);
+        else if (done[i] == JOBrefused)
+            c[i]->known = PRICErefused;
+    }
+    sort_candidates(space);
+    return ran;
+}
+
+/* Seconds below which no plan of the model can be on these ranks. */
+double search_least(const Space *space)
+{
+    double least =
+        space->s.flops / ((double)space->s.world * space->s.machine.gemm);
+
+    return space->from ? least * fmin(space->from->kernels, 1) : least;
+}
+
+static int is_decided(const Space *space)
+{
+    const Candidate *best = chosen(space);
+    double least = search_least(space);
+
+    for (size_t i = 0; i < vec_len(space->at); i++)
+        if (space->at[i].known < PRICEcompiled &&
+            (!best || best->f.secs > least))
+            return 0;
+    return 1;
+}
+
+/* Those after the best compiled one are worse by their short plans. */
+static int is_settled(const Space *space)
+{
+    const Candidate *best = chosen(space);
+
+    return best && best == &space->at[0];
+}
+
+/* Is there time, or, where no plan was found that fits, one left of which
+ * estimates do not say that it is far too large? */
+static int goes_on(const Space *space)
+{
+    if (search_clock() < space->end)
+        return 1;
+    for (size_t i = 0; i < vec_len(space->at) && !chosen(space); i++) {
+        const Candidate *candidate = &space->at[i];
+        if (candidate->known < PRICEcompiled &&
+            (!space->s.limit ||
+             search_bytes(space, candidate) < FAR * (double)space->s.limit))
+            return 1;
+    }
+    return 0;
+}
+
+static void compile_best(Space *space)
+{
+    int exact = space->s.world <= EXACT;
+    double late = space->begun + LATE;
+    PriceKind first = PRICEshort;
+
+    while (!is_settled(space) && goes_on(space))
+        if (!compile_next(space, first, 2, 1,
+                          chosen(space) ? space->end : late)) {
+            if (first == PRICEscaled)
+                break;
+            first = PRICEscaled;
+        }
+    while (exact && !is_decided(space) && search_clock() < space->end)
+        if (!compile_next(space, PRICEscaled, EXACT, 0, space->end))
+            break;
+    space->proven = exact && is_decided(space);
+    space->stopped = !space->proven && search_clock() >= space->end;
+}
+
+/* ---- the model --------------------------------------------------------- */
+
+/* The model with so many sequences in a micro-batch; 0: as it says. What its
+ * own fold{} says does not bind a search. */
+Graph *search_traced(const Space *space, int64_t batch)
+{
+    Opts *o = opts_new(forever);
+
+    opts_copy(o, space->args->keys);
+    if (!opts_given(o, "target"))
+        opts_set(o, "target", "null", NULL);
+    if (batch)
+        opts_set(o, space->s.batch_key, strf(forever, "%lld", (long long)batch),
+                 NULL);
+    return trace(space->args->file, o, TRACEquiet).g;
+}
+
+static void read_sizes(Space *space, Graph *g)
+{
+    const Axis *seq = g_role(g, ROLEseq);
+    int64_t params, active;
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i];
+        if (n->op == Opick && n->at.pick.axis->n > space->s.experts)
+            space->s.experts = n->at.pick.axis->n;
+    }
+    space->s.tokens = g_tokens(g);
+    space->s.seq = seq ? seq->n : 0;
+    space->s.flops = flops_per_token(g, &params, &active);
+}
+
+static void set_world(Space *space, Graph *g)
+{
+    const Opts *opts = g->opts;
+
+    if (!opts_given(opts, "world"))
+        err(NULL, "search: for how many ranks? cluster=h100x64 says a machine "
+                  "and their number, or world=64");
+    space->s.world = opts_int(opts, "world");
+    space->s.host = opts_int(opts, "fold.host");
+    space->s.target = target_of(opts);
+    space->s.machine = machine_speeds(opts, space->s.target->machine);
+    space->s.limit = memory_limit(opts, space->s.target);
+    space->s.tensor = space->s.host ? space->s.host : space->s.world;
+    space->s.weight = dtypes[opts_dtype(opts)].bytes;
+}
+
+static int has_loss(const Graph *g)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (g->node[i]->op == Oloss)
+            return 1;
+    return 0;
+}
+
+/* Micro-batches of 1, 2, 4 .. sequences, or of as many as are given. */
+static void set_models(Space *space)
+{
+    Graph *g = search_traced(space, 0);
+    const Axis *a = g_role(g, ROLEbatch);
+
+    if (!a)
+        err(NULL, "search: the model has no axis of sequences");
+    if (!has_loss(g))
+        err(NULL, "search: the model has no loss: there is no step to plan");
+    space->s.batch_key = strf(forever, "axes.%s", a->name);
+    set_world(space, g);
+    read_sizes(space, g);
+    space->s.batch = opts_given(g->opts, "train.batch")
+                         ? opts_int(g->opts, "train.batch")
+                         : a->n;
+    space->s.tokens *= (double)space->s.batch / (double)a->n;
+    space->s.flops *= space->s.tokens;
+    int given = opts_given(space->args->keys, space->s.batch_key);
+    for (int64_t b = given ? a->n : 1; b <= (given ? a->n : SEQUENCES); b *= 2)
+        if (space->s.batch % b == 0)
+            vec_push(forever, space->s.model,
+                     ((SearchTrace){
+                         .batch = b,
+                         .g = b == a->n ? g : search_traced(space, b) }));
+    if (!space->s.model)
+        err(NULL, "search: %lld sequences a step are no multiple of %s=%lld",
+            (long long)space->s.batch, space->s.batch_key, (long long)a->n);
+    search_units(&space->s.units, space->s.model[0].g);
+    search_shapes(&space->s.units, space->s.model[0].g);
+    for (int r = 0; r < space->s.units.nrun; r++)
+        space->s.units.shape[r].row *=
+            space->s.weight / (double)space->s.model[0].batch;
+}
+
+/* ---- a plan that does not fit -------------------------------------------- */
+
+static Point point_of(const Space *space, const Plan *p)
+{
+    const Opts *opts = p->opts;
+    Point at = { .vpp = opts_int(opts, "fold.vpp"),
+                 .zero = opts_int(opts, "fold.zero"),
+                 .batch = space->s.model[0].batch,
+                 .schedule = (int)opts_pp_schedule(opts) };
+
+    memcpy(at.size, p->mesh->size, sizeof at.size);
+    return at;
+}
+
+/* Twice as many ranks of a, if that leaves whole numbers of others. */
+static void add_ranks(const Space *space, Point **v, Point p, MeshAxis a)
+{
+    const char *order = opts_str(space->s.model[0].g->opts, "fold.order");
+    int64_t *n = p.size;
+
+    n[a] *= 2;
+    int64_t dense = n[Mtp] * n[Mcp] * n[Mpp], expert = n[Metp] * n[Mep];
+    n[Mdp] = space->s.world / dense;
+    n[Medp] = space->s.world / n[Mpp] / (expert ? expert : 1);
+    if (dense * n[Mdp] == space->s.world &&
+        expert * n[Medp] * n[Mpp] == space->s.world && n[Mdp] && n[Medp] &&
+        space->s.batch % (p.batch * n[Mdp]) == 0 &&
+        (a != Mep || n[Mep] <= space->s.experts) &&
+        mesh_legal(space->s.world, n, order))
+        vec_push(forever, *v, p);
+}
+
+/* One step away from it, in what takes less memory. */
+static Point *smaller_points(const Space *space, Point p)
+{
+    static const MeshAxis axis[] = { Mep, Mpp, Mtp, Mcp };
+    Point *v = NULL, q = p;
+
+    for (q.zero = p.zero + 1; q.zero <= 3 && p.size[Mdp] * p.size[Mcp] > 1;
+         q.zero++)
+        vec_push(forever, v, q);
+    for (size_t i = 0; i < sizeof axis / sizeof *axis; i++)
+        add_ranks(space, &v, p, axis[i]);
+    for (size_t i = 1; i < vec_len(space->s.model); i++) {
+        p.batch = space->s.model[i].batch;
+        vec_push(forever, v, p);
+    }
+    return v;
+}
+
+static void set_fixes(Space *space, const Plan *p)
+{
+    Graph *g = search_traced(space, 0);
+    const Axis *a = g_role(g, ROLEbatch);
+
+    space->s.world = p->mesh->world;
+    space->s.target = target_named(p->target);
+    space->s.limit = memory_limit(p->opts, space->s.target);
+    space->s.batch_key = a ? strf(forever, "axes.%s", a->name) : NULL;
+    read_sizes(space, g);
+    vec_push(forever, space->s.model,
+             ((SearchTrace){ .batch = a ? a->n : 1, .g = g }));
+    space->s.batch = opts_given(p->opts, "train.batch")
+                         ? opts_int(p->opts, "train.batch")
+                         : space->s.model[0].batch;
+    for (int64_t b = 2; a && b <= 4 && a->n % b == 0; b *= 2)
+        vec_push(forever, space->s.model,
+                 ((SearchTrace){ .batch = a->n / b,
+                                 .g = search_traced(space, a->n / b) }));
+}
+
+void put_fixes(Text *out, const Args *args, const Plan *p)
+{
+    Space x = { .args = args, .begun = search_clock() };
+
+    set_fixes(&x, p);
+    Point *v = smaller_points(&x, point_of(&x, p));
+    int n = (int)vec_len(v), found = 0;
+    const Point **at = alloc(forever, (size_t)(n + 1) * sizeof *at);
+    Forecast *f = alloc(forever, (size_t)(n + 1) * sizeof *f);
+    for (int i = 0; i < n; i++)
+        at[i] = &v[i];
+    char *done =
+        x.s.batch_key ? search_whole(&x.s, at, n, f, x.begun + FIXING) : "";
+    for (int i = 0; i < n && found < 3; i++)
+        if (done[i] == JOBdone && fits(&x, &f[i])) {
+            put(out, "%s ", found++ ? "; or" : "\nit fits with");
+            put_point(out, &x, &v[i]);
+            put(out, " (%s, %.1f ms)", bytes_text((int64_t)f[i].bytes),
+                1e3 * f[i].secs);
+        }
+    if (!found)
+        put(out, "\nno fold next to it fits; pleat search goes "
+                 "through all of them");
+}
+
+/* ---- the command --------------------------------------------------------- */
+
+/* All legal points, best first, each with what is estimated by a plan of one
+ * fold; err() where there is none. */
+static void list_points(Space *space)
+{
+    ModelCost ref[2];
+
+    space->begun = search_clock();
+    space->end = space->args->seconds > 0 ? space->begun + space->args->seconds
+                                          : HUGE_VAL;
+    space->s.scratch = arena_new();
+    space->s.cuts = table_new(forever);
+    space->s.alive = table_new(forever);
+    set_models(space);
+    if (space->from)
+        search_measure(space);
+    search_pins(space);
+    if (!price_reference(space, ref))
+        no_point(space);
+
+    price_plain(space, space->end);
+    search_list(space, ref);
+    if (!space->at)
+        space->legal ? nothing_fits(space) : no_point(space);
+    sort_candidates(space);
+}
+
+/* The best compiled plan that fits; err() where there is none. */
+static const Candidate *search_space(Space *space)
+{
+    list_points(space);
+    if (space->s.world > EXACT && vec_len(space->at) > MOST)
+        vec_cut(space->at, MOST);
+    while (search_clock() < space->end && refine(space, space->end))
+        ;
+    compile_best(space);
+    if (!chosen(space))
+        nothing_fits(space);
+    sort_candidates(space);
+    return chosen(space);
+}
+
+static int search_job(void *arg, FILE *out)
+{
+    Space x = { .args = arg, .from = search_from(arg) };
+
+    if (x.args->dump) {
+        list_points(&x);
+        search_print_points(out, &x);
+    } else {
+        search_report(out, &x, search_space(&x));
+    }
+    return 0;
+}
+
+int cmd_search(Args *args)
+{
+    need_model(args->file);
+    if (args->dump && strcmp(args->dump, "space"))
+        err(NULL, "search: -d shows 'space', all points, and no '%s'",
+            args->dump);
+    return guarded(search_job, args, NULL);
+}
+
+/* ---- the fold of a run --------------------------------------------------- */
+
+int is_fold_key(const KeyInfo *key)
+{
+    return !strcmp(key->table, "fold") && strcmp(key->name, "host");
+}
+
+static int states(const Opts *opts, const KeyInfo *key)
+{
+    return is_fold_key(key) && opts_given(opts, key_name(key));
+}
+
+int states_fold(const Opts *opts)
+{
+    for (const KeyInfo *key = keytab; key->name; key++)
+        if (states(opts, key))
+            return 1;
+    return 0;
+}
+
+void copy_fold(Opts *to, const Opts *from)
+{
+    for (const KeyInfo *key = keytab; key->name; key++)
+        if (states(from, key))
+            opts_set(to, key_name(key), opts_str(from, key_name(key)), NULL);
+}
+
+/* Micro-batches stay those of the model: what a step computes depends on their
+ * size. Writes the keys, nothing where some are stated. */
+static int fold_of_run_job(void *arg, FILE *out)
+{
+    Args a = *(const Args *)arg;
+    const Graph *g = trace(a.file, a.keys, TRACEquiet).g;
+    const Axis *batch = g_role(g, ROLEbatch);
+    Space x = { .args = &a };
+    Text t = { .arena = forever };
+
+    if (states_fold(g->opts) || opts_given(g->opts, "train.ramp") || !batch)
+        return 0;
+    opts_set(a.keys, "target", target_of(g->opts)->name, NULL);
+    opts_set(a.keys, strf(forever, "axes.%s", batch->name),
+             strf(forever, "%lld", (long long)batch->n), NULL);
+    a.seconds = RUNNING;
+    const Candidate *best = search_space(&x);
+    put_fold(&t, &best->p);
+    fprintf(out, "%s", t.s);
+    printf("fold: %s (dp=%lld, %s %zu by predicted time, %.4g ms a step; these "
+           "keys choose it again)\n",
+           t.s, (long long)best->p.size[Mdp],
+           x.proven ? "the best of" : "chosen among", x.legal,
+           1e3 * best->f.secs);
+    return 0;
+}
+
+const char *search_fold(const Args *args)
+{
+    Text t = { .arena = forever };
+    int status = guarded(fold_of_run_job, (void *)(uintptr_t)args, &t);
+
+    if (status)
+        exit(status);
+    return t.len ? t.s : "";
+}

@@ -1,0 +1,306 @@
+/* search_space.c: the points of a search: every fold that the ranks and what is
+ * given (pins) leave, with its micro-batches, schedules and ZeRO stages. And
+ * what is said where there is none: the nearest that there would be. */
+#include "../../ir/settings/keys.h"
+#include "search.h"
+
+enum { CHUNKS = 8, TOKENS = 512 }; /* see search_list */
+enum { MOSTPIN = 8, NEAR = 64 };   /* kinds of pins; ranks more or fewer */
+
+/* What the command line gives; 0 (schedule and zero: -1): it is free. */
+void search_pins(Space *space)
+{
+    const Opts *opts = space->args->keys;
+
+    for (int a = 0; a < NMESH; a++)
+        if (a != Medp)
+            space->pin.size[a] =
+                opts_int_given(opts, strf(forever, "fold.%s", meshnames[a]));
+    space->pin.vpp = opts_int_given(opts, "fold.vpp");
+    space->pin.zero =
+        opts_given(opts, "fold.zero") ? opts_int(opts, "fold.zero") : -1;
+    space->pin.batch = opts_int_given(opts, space->s.batch_key);
+    space->pin.schedule =
+        opts_given(opts, "fold.schedule")
+            ? key_word("fold.schedule", opts_str(opts, "fold.schedule"))
+            : -1;
+}
+
+/* ---- the nearest of what is given --------------------------------------- */
+
+typedef struct Pin {
+    const char *name;
+    int64_t *to, none; /* where it stands; where it is free */
+} Pin;
+
+/* What may be given of a point, at its places there; how many. */
+static int pins_of(Point *point, Pin *pin)
+{
+    static const MeshAxis axis[] = { Mtp, Mcp, Mdp, Mpp, Metp, Mep };
+    int n = 0;
+
+    for (size_t i = 0; i < sizeof axis / sizeof *axis; i++)
+        pin[n++] = (Pin){ meshnames[axis[i]], &point->size[axis[i]], 0 };
+    pin[n++] = (Pin){ "vpp", &point->vpp, 0 };
+    pin[n++] = (Pin){ "zero", &point->zero, -1 };
+    return n;
+}
+
+/* Of a pin that is left free: the legal value that is nearest to it. */
+typedef struct NearPin {
+    int pin; /* which; -1: none is free */
+    int64_t asked, value;
+} NearPin;
+
+static void note_near(NearPin *near, Point p, int first)
+{
+    Pin pin[MOSTPIN];
+
+    if (near->pin < 0)
+        return;
+    pins_of(&p, pin);
+    int64_t value = *pin[near->pin].to;
+    if (first || llabs(value - near->asked) < llabs(near->value - near->asked))
+        near->value = value;
+}
+
+/* ---- the space ----------------------------------------------------------- */
+
+static int may_be(int64_t pin, int64_t v)
+{
+    return !pin || pin == v;
+}
+
+/* Does a schedule take so many chunks and micro-batches? */
+static int schedule_takes(const Point *point, int kind, int64_t micros)
+{
+    int64_t pp = point->size[Mpp];
+
+    switch (kind) {
+    case SCHEDULE1f1b: return point->vpp == 1;
+    case SCHEDULEinterleaved: return pp > 1 && point->vpp > 1 && micros >= pp;
+    case SCHEDULEzerobubble: return pp > 1 && point->vpp == 1;
+    default: return pp > 1 && point->vpp == 2 && micros >= 2 * pp;
+    }
+}
+
+/* One that is far too large is only kept where all are. */
+static void add_point(Space *space, const Point *p, const ModelCost cost[NCOST])
+{
+    Forecast f = search_priced(space, p, cost);
+    Candidate candidate = { *p, f, f, PRICEscaled };
+
+    if (!space->least.p.batch || f.bytes < space->least.f.bytes)
+        space->least = candidate;
+    if (space->s.world <= EXACT || !space->s.limit ||
+        f.bytes <= 1.5 * (double)space->s.limit)
+        vec_push(forever, space->at, candidate);
+}
+
+static void add_schedules(Space *space, Point p, const ModelCost cost[NCOST])
+{
+    int64_t micros = space->s.batch / (p.batch * p.size[Mdp]);
+
+    for (int kind = SCHEDULE1f1b; kind <= SCHEDULEdualpipev; kind++) {
+        if ((space->pin.schedule >= 0 && space->pin.schedule != kind) ||
+            !schedule_takes(&p, kind, micros))
+            continue;
+        p.schedule = kind;
+        space->legal++;
+        if (cost)
+            add_point(space, &p, cost);
+        else
+            note_near(space->near, p, space->legal == 1);
+    }
+}
+
+static void add_chunks(Space *space, Point p, const ModelCost ref[2])
+{
+    const ModelCost *plain = search_plain(space, &p);
+    ModelCost cost[NCOST] = { 0 };
+
+    for (int k = 0; ref && k < NCOST; k++)
+        if (k < COSTpairs || (plain && plain[k].unit))
+            cost[k] = search_scaled(&space->s, &p, &ref[k % COSTpairs],
+                                    plain ? &plain[k] : NULL);
+    if (ref)
+        finish_costs(space, cost);
+    int64_t units = space->s.units.nunit + 2, most = units / p.size[Mpp];
+
+    most = p.size[Mpp] == 1                  ? 1
+           : space->pin.vpp || most < CHUNKS ? most
+                                             : CHUNKS;
+    for (p.vpp = 1; p.vpp <= most; p.vpp++)
+        if (space->pin.vpp ? p.vpp == space->pin.vpp : !(p.vpp & (p.vpp - 1)))
+            add_schedules(space, p, ref ? cost : NULL);
+}
+
+static void add_batches(Space *space, Point p, const ModelCost ref[2])
+{
+    int64_t copies = p.size[Mdp] * p.size[Mcp];
+
+    for (size_t i = 0; i < vec_len(space->s.model); i++) {
+        p.batch = space->s.model[i].batch;
+        if (space->s.batch % (p.batch * p.size[Mdp]))
+            continue;
+        for (p.zero = 0; p.zero <= 3; p.zero++)
+            if (space->pin.zero >= 0
+                    ? p.zero == space->pin.zero
+                    : p.zero == 1 || (p.zero > 1 && copies > 1))
+                add_chunks(space, p, ref);
+    }
+    arena_reset(space->s.scratch);
+}
+
+static void add_experts(Space *space, Point p, const ModelCost ref[2])
+{
+    int64_t stage = space->s.world / p.size[Mpp], n = space->s.experts;
+    const char *order = opts_str(space->s.model[0].g->opts, "fold.order");
+
+    int64_t most = !n ? 1 : space->pin.size[Metp] ? stage : p.size[Mtp];
+
+    for (int64_t ep = 1; ep <= (n ? n : 1); ep++)
+        for (int64_t etp = 1; etp <= stage && etp <= most; etp++) {
+            if (stage % (ep * etp) || (n % ep && !space->pin.size[Mep]) ||
+                (p.size[Mtp] % etp && !space->pin.size[Metp]) ||
+                !may_be(space->pin.size[Mep], ep) ||
+                !may_be(space->pin.size[Metp], etp))
+                continue;
+            p.size[Mep] = ep;
+            p.size[Metp] = etp;
+            p.size[Medp] = stage / (ep * etp);
+            if (mesh_legal(space->s.world, p.size, order))
+                add_batches(space, p, ref);
+        }
+}
+
+/* The space, but for what is given: tp stays where links join ranks, etp
+ * divides tp, ep the experts; a rank has TOKENS of a sequence at least, where
+ * cp cuts it; up to SEQUENCES of a micro-batch, up to CHUNKS of a stage, powers
+ * of two. */
+void search_list(Space *space, const ModelCost ref[2])
+{
+    int64_t world = space->s.world, seq = space->s.seq;
+    const int64_t *pin = space->pin.size;
+    int64_t units = space->s.units.nunit, stages = units ? units + 2 : 1;
+
+    for (int64_t tp = 1; tp <= world; tp++)
+        for (int64_t cp = 1; cp <= world / tp && world % tp == 0; cp++)
+            for (int64_t pp = 1; pp <= world / tp / cp; pp++) {
+                Point p = { .size = { [Mtp] = tp, [Mcp] = cp, [Mpp] = pp } };
+                if (world % (tp * cp * pp) || !may_be(pin[Mtp], tp) ||
+                    !may_be(pin[Mcp], cp) || !may_be(pin[Mpp], pp) ||
+                    (tp > space->s.tensor && !pin[Mtp]) || pp > stages ||
+                    (cp > 1 && !pin[Mcp] && seq < TOKENS * cp * tp))
+                    continue;
+                p.size[Mdp] = world / (tp * cp * pp);
+                if (may_be(pin[Mdp], p.size[Mdp]))
+                    add_experts(space, p, ref);
+            }
+}
+
+/* ---- nothing to choose from ---------------------------------------------- */
+
+/* A legal choice next to what is given, where that leaves no point: another
+ * value of one pin, or other ranks; null: there is none near. */
+static const char *nearest_pin(Space *space)
+{
+    Pin pin[MOSTPIN];
+    int n = pins_of(&space->pin, pin);
+
+    for (int i = 0; i < n; i++) {
+        NearPin near = { .pin = i, .asked = *pin[i].to };
+        if (near.asked == pin[i].none)
+            continue;
+        *pin[i].to = pin[i].none;
+        space->legal = 0;
+        space->near = &near;
+        search_list(space, NULL);
+        *pin[i].to = near.asked;
+        if (space->legal)
+            return strf(forever, "fold.%s=%lld in place of %lld", pin[i].name,
+                        (long long)near.value, (long long)near.asked);
+    }
+    return NULL;
+}
+
+static int has_points(Space *space, int64_t world)
+{
+    NearPin none = { .pin = -1 };
+    int64_t was = space->s.world, tensor = space->s.tensor;
+
+    space->s.world = world;
+    space->s.tensor = space->s.host ? space->s.host : world;
+    space->legal = 0;
+    space->near = &none;
+    if (world > 0)
+        search_list(space, NULL);
+    space->s.world = was;
+    space->s.tensor = tensor;
+    return space->legal > 0;
+}
+
+static const char *nearest_world(Space *space)
+{
+    int64_t world = space->s.world;
+
+    for (int64_t d = 1; d <= NEAR; d++)
+        for (int64_t w = world - d; w <= world + d; w += 2 * d)
+            if (has_points(space, w))
+                return strf(forever, "%lld rank%s", (long long)w,
+                            w == 1 ? "" : "s");
+    return NULL;
+}
+
+static int has_pins(Space *space)
+{
+    Pin pin[MOSTPIN];
+    int n = pins_of(&space->pin, pin), any = space->pin.schedule >= 0;
+
+    for (int i = 0; i < n; i++)
+        any |= *pin[i].to != pin[i].none;
+    return any;
+}
+
+/* Where it may be for what is given, or for the model, a compile says why. */
+void no_point(Space *space)
+{
+    if (has_pins(space) || has_points(space, space->s.world))
+        compile(search_traced(space, space->s.model[0].batch), space->s.target,
+                &(CompileOptions){ .out = stderr });
+    const char *near = nearest_pin(space);
+    near = near ? near : nearest_world(space);
+    err(NULL,
+        "search: %lld ranks and %lld sequences a step have no legal fold "
+        "with these keys%s%s%s",
+        (long long)space->s.world, (long long)space->s.batch,
+        near ? " (nearest legal: " : "", near ? near : "", near ? ")" : "");
+}
+
+static const Candidate *smallest(const Space *space)
+{
+    const Candidate *best = space->at ? NULL : &space->least;
+
+    for (size_t i = 0; i < vec_len(space->at); i++)
+        if (space->at[i].known != PRICErefused &&
+            (!best ||
+             search_bytes(space, &space->at[i]) < search_bytes(space, best)))
+            best = &space->at[i];
+    return best;
+}
+
+void nothing_fits(Space *space)
+{
+    const Candidate *candidate = smallest(space);
+    Text t = { .arena = forever };
+
+    if (!candidate)
+        no_point(space);
+    put_point(&t, space, &candidate->p);
+    err(NULL,
+        "search: no plan fits into %s of a rank; the least, %s, is that "
+        "of %s "
+        "(pleat compile with these says whose)",
+        bytes_text(space->s.limit),
+        bytes_text((int64_t)search_bytes(space, candidate)), t.s);
+}

@@ -1,0 +1,334 @@
+/* output.c: files that this program writes. Each is written under a temporary
+ * name beside its final one, synced and renamed, and the folder is synced; so
+ * a final name never stands for a part. Nothing else of the program creates
+ * files (tests/tidy). */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base.h"
+
+enum { MAXNAME = 200 }; /* bytes of a name that its temporary name has */
+
+static const char temp_end[] = ".pleat-tmp";
+
+/* ---- temporary names ----------------------------------------------------- */
+
+static const char *name_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash ? slash + 1 : path;
+}
+
+static char *temp_of(Arena *a, const char *path)
+{
+    const char *name = name_of(path);
+
+    return strf(a, "%.*s.%.*s%s", (int)(name - path), path, MAXNAME, name,
+                temp_end);
+}
+
+static int is_temp(const char *name)
+{
+    return *name == '.' && ends_with(name, temp_end);
+}
+
+/* Lock a temporary file or folder that is open. 1: it has lost its name to the
+ * process that had locked it. -1: that process has not ended. */
+static int lock(int fd, const char *temp)
+{
+    struct stat mine, now;
+
+    if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
+        errno = EBUSY;
+        return -1;
+    }
+    return fstat(fd, &mine) || stat(temp, &now) || mine.st_ino != now.st_ino;
+}
+
+/* Close, and keep errno. */
+static void close_quietly(int fd)
+{
+    int why = errno;
+
+    if (fd >= 0)
+        close(fd);
+    errno = why;
+}
+
+static int open_temp(const char *temp, int flags)
+{
+    int fd, lost = 1;
+
+    while (lost > 0) {
+        fd = flags & O_DIRECTORY && mkdir(temp, 0777) && errno != EEXIST
+                 ? -1
+                 : open(temp, flags | O_CLOEXEC | O_NOFOLLOW, 0666);
+        if (fd < 0)
+            return -1;
+        if ((lost = lock(fd, temp)))
+            close_quietly(fd);
+    }
+    return lost ? -1 : fd;
+}
+
+/* ---- one file ------------------------------------------------------------ */
+
+static ssize_t stream_put(void *ctx, const char *p, size_t n)
+{
+    Output *output = ctx;
+
+    if (!output->error && !file_put(output->fd, p, n))
+        return (ssize_t)n;
+    output->error = output->error ? output->error : errno;
+    return 0;
+}
+
+static int stream_close(void *ctx)
+{
+    (void)ctx;
+    return 0;
+}
+
+/* The target of a link; what is there. Files of /dev and /proc stand for open
+ * ones, whose names are not ours to change. */
+static int find_target(Arena *a, Output *output, const char *path)
+{
+    char *full = realpath(path, NULL);
+    struct stat st;
+    int there = !stat(path, &st);
+
+    output->path = strf(a, "%s", full ? full : path);
+    free(full);
+    if ((there && S_ISDIR(st.st_mode)) || !*name_of(output->path)) {
+        errno = there ? EISDIR : ENOENT;
+        return -1;
+    }
+    output->in_place = !strncmp(path, "/dev/", 5) ||
+                       !strncmp(path, "/proc/", 6) ||
+                       (there && !S_ISREG(st.st_mode));
+    output->mode = there && !output->in_place ? st.st_mode & 07777u : 0;
+    if (output->in_place)
+        output->path = strf(a, "%s", path);
+    return there ? access(path, W_OK) : 0;
+}
+
+Output *output_open(Arena *a, const char *path)
+{
+    Output *o = alloc(a, sizeof *o);
+
+    if (find_target(a, o, path))
+        return NULL;
+    o->temp = temp_of(a, o->path);
+    o->fd = o->in_place
+                ? open(o->path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY)
+                : open_temp(o->temp, O_RDWR | O_CREAT);
+    if (o->fd < 0)
+        return NULL;
+    o->file = fopencookie(
+        o, "w",
+        (cookie_io_functions_t){ .write = stream_put, .close = stream_close });
+    if (o->file && (o->in_place || (!ftruncate(o->fd, 0) &&
+                                    (!o->mode || !fchmod(o->fd, o->mode))))) {
+        setvbuf(o->file, NULL, _IOFBF, 1 << 20);
+        return o;
+    }
+    int why = errno;
+    output_drop(o);
+    errno = why;
+    return NULL;
+}
+
+void output_drop(Output *output)
+{
+    if (!output->in_place && output->fd >= 0)
+        unlink(output->temp);
+    if (output->file)
+        fclose(output->file);
+    if (output->fd >= 0)
+        close(output->fd);
+    output->file = NULL;
+    output->fd = -1;
+}
+
+static int complete(Output *output)
+{
+    int bad = fflush(output->file) || ferror(output->file);
+
+    if (!bad && !output->in_place && file_flush(output->fd)) {
+        bad = 1;
+        output->error = errno;
+    }
+    if (bad && output->error)
+        errno = output->error;
+    return bad ? -1 : 0;
+}
+
+/* The lock goes after the name. */
+static int rename_one(Output *output)
+{
+    if (!output->in_place && file_move(output->temp, output->path))
+        return -1;
+    int bad = close(output->fd) && errno != EINTR;
+    output->fd = -1;
+    return bad ? -1 : 0;
+}
+
+int output_commit(Output **output, int n)
+{
+    const char *index = output[n - 1]->path;
+    int bad = 0;
+
+    for (int i = 0; i < n && !bad; i++)
+        bad = complete(output[i]);
+    if (!bad && n > 1 && !output[n - 1]->in_place)
+        bad = unlink(index) ? errno != ENOENT
+                            : file_sync(file_folder(forever, index));
+    for (int i = 0; i < n && !bad; i++)
+        bad = rename_one(output[i]);
+    int why = errno;
+    for (int i = 0; i < n; i++)
+        output_drop(output[i]);
+    errno = why;
+    return bad ? -1 : 0;
+}
+
+int file_replace(const char *path, const void *p, size_t n)
+{
+    Arena *a = arena_new();
+    Output *o = output_open(a, path);
+    int bad = !o;
+
+    if (o) {
+        fwrite(p, 1, n, o->file);
+        bad = output_commit(&o, 1);
+    }
+    int why = errno;
+    arena_free(a);
+    errno = why;
+    return bad ? -1 : 0;
+}
+
+/* ---- files in folders that are not complete ------------------------------ */
+
+int file_create(const char *path, int flags)
+{
+    return open(path, O_RDWR | O_CREAT | O_CLOEXEC | flags, 0666);
+}
+
+int file_write(const char *path, const void *p, size_t n)
+{
+    int fd = file_create(path, O_TRUNC);
+
+    if (fd < 0)
+        return -1;
+    int bad = file_put(fd, p, n) || file_flush(fd);
+    if (bad)
+        close_quietly(fd);
+    else
+        bad = close(fd) && errno != EINTR;
+    return bad ? -1 : 0;
+}
+
+/* ---- folders ------------------------------------------------------------- */
+
+/* Calls f with the paths of the names in a folder, "." and ".." apart. */
+static void each_name(const char *path, void (*f)(const char *path))
+{
+    DIR *names = opendir(path);
+    struct dirent *e;
+    Arena *a = arena_new();
+
+    while (names && (e = readdir(names)))
+        if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
+            f(strf(a, "%s/%s", path, e->d_name));
+    if (names)
+        closedir(names);
+    arena_free(a);
+}
+
+static void remove_file(const char *path)
+{
+    unlink(path);
+}
+
+OutputFolder folder_open(Arena *a, const char *path)
+{
+    char *full = realpath(path, NULL);
+    OutputFolder f = { .path = strf(a, "%s", full ? full : path) };
+    size_t n = strlen(f.path);
+
+    free(full);
+    while (n > 1 && f.path[n - 1] == '/')
+        f.path[--n] = 0;
+    f.temp = temp_of(a, f.path);
+    f.fd = open_temp(f.temp, O_RDONLY | O_DIRECTORY);
+    if (f.fd < 0)
+        f.temp = NULL;
+    else
+        each_name(f.temp, remove_file);
+    return f;
+}
+
+/* Exchange the names where the file system can; the old folder goes then. */
+static int replace_folder(const char *temp, const char *path)
+{
+    if (!renameat2(AT_FDCWD, temp, AT_FDCWD, path, RENAME_EXCHANGE))
+        return file_sync(file_folder(forever, path));
+    each_name(path, remove_file);
+    return file_move(temp, path);
+}
+
+int folder_commit(OutputFolder *folder, int replace)
+{
+    int bad = file_sync(folder->temp) ||
+              (replace && folder_exists(folder->path)
+                   ? replace_folder(folder->temp, folder->path)
+                   : file_move(folder->temp, folder->path));
+    int why = errno;
+
+    if (bad || replace)
+        folder_drop(folder);
+    close_quietly(folder->fd);
+    folder->fd = -1;
+    errno = why;
+    return bad ? -1 : 0;
+}
+
+void folder_drop(OutputFolder *folder)
+{
+    each_name(folder->temp, remove_file);
+    rmdir(folder->temp);
+    close_quietly(folder->fd);
+    folder->fd = -1;
+}
+
+/* One that no process has locked. */
+static void sweep(const char *path)
+{
+    struct stat st;
+
+    if (!is_temp(name_of(path)) || lstat(path, &st) ||
+        (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)))
+        return;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd >= 0 && !lock(fd, path)) {
+        if (S_ISDIR(st.st_mode)) {
+            each_name(path, remove_file);
+            rmdir(path);
+        } else {
+            unlink(path);
+        }
+    }
+    close_quietly(fd);
+}
+
+void folder_sweep(const char *path)
+{
+    each_name(path, sweep);
+}

@@ -1,0 +1,48 @@
+/* composite.c: what composites are known by: an attention by the axes that its
+ * call names, a softmax by what it computes. */
+#include "graph.h"
+
+int is_attention(const Node *n)
+{
+    return n->op == Ocall && n->at.call.key && n->at.call.query;
+}
+
+const Node *unrounded(const Node *n)
+{
+    while (n->op == Ocast || n->op == Ostop_gradient ||
+           (n->op == Obroadcast && same_dims(n, n->in[0])))
+        n = n->in[0];
+    return n;
+}
+
+/* What n is made of one value per row, broadcast. */
+static const Node *row_value(const Node *n)
+{
+    n = unrounded(n);
+    while (n->op == Obroadcast)
+        n = unrounded(n->in[0]);
+    return n;
+}
+
+static const Axis *reduced_axis(const Node *n, Op op)
+{
+    return n->op == op && n_axes(n)->n == 1 ? n_axes(n)->v[0] : NULL;
+}
+
+/* y = exp(s - max s) / sum */
+const Node *softmax_scores(const Node *y, const Axis **axis)
+{
+    if (y->op != Odiv)
+        return NULL;
+    const Node *e = unrounded(y->in[0]), *z = row_value(y->in[1]);
+    *axis = reduced_axis(z, Osum);
+    if (e->op != Oexp || !*axis || unrounded(z->in[0]) != e)
+        return NULL;
+    const Node *d = unrounded(e->in[0]);
+    if (d->op != Osub)
+        return NULL;
+    const Node *s = d->in[0], *m = row_value(d->in[1]);
+    if (reduced_axis(m, Omax) != *axis || unrounded(m->in[0]) != unrounded(s))
+        return NULL;
+    return s;
+}
