@@ -252,26 +252,6 @@ Feed data_feed(Data *data, int64_t first)
     return (Feed){ fill, data };
 }
 
-/* Kinds of a source's files, each once. */
-static void put_kinds(Text *out, const Corpus *corpus)
-{
-    const char **seen = NULL;
-    size_t n = vec_len(corpus->file);
-
-    if (n > 1)
-        put(out, "%zu files of ", n);
-    for (size_t i = 0; i < n; i++) {
-        const char *kind = corpus->file[i].kind;
-        size_t k = 0;
-        while (k < vec_len(seen) && strcmp(seen[k], kind))
-            k++;
-        if (k < vec_len(seen))
-            continue;
-        put(out, "%s%s", k ? ", " : "", kind);
-        vec_push(out->arena, seen, kind);
-    }
-}
-
 void data_says(const Data *data, Text *out)
 {
     const Corpus *corpus = data->set->part;
@@ -283,8 +263,10 @@ void data_says(const Data *data, Text *out)
             n += corpus[i].file[k].t.n;
         }
         put(out, "%s: %s: ", data->key, corpus[i].path);
-        put_kinds(out, &corpus[i]);
-        put(out, ", %ld document%s, %ld tokens", docs, docs == 1 ? "" : "s", n);
+        if (vec_len(corpus[i].file) > 1)
+            put(out, "%zu files of ", vec_len(corpus[i].file));
+        put(out, "%s, %ld document%s, %ld tokens", corpus[i].kinds, docs,
+            docs == 1 ? "" : "s", n);
         if (corpus[i].without)
             put(out, "; left out: %s", corpus[i].without);
         put(out, "\n");

@@ -230,7 +230,6 @@ typedef struct TextArgs TextArgs;
 
 typedef struct SampleFile {
     Tokens t;
-    const char *kind;       /* "jsonl inside gzip" */
     const char *input;      /* this file feeds only that one */
     int64_t first, samples; /* samples before this file, in it */
 } SampleFile;
@@ -238,7 +237,9 @@ typedef struct SampleFile {
 typedef struct Corpus { /* a dataset */
     const char *path;
     SampleFile *file;    /* vec */
-    const char *without; /* what of a folder is left out; null: nothing */
+    const char *kind;    /* of the last file: "jsonl inside gzip" */
+    const char *kinds;   /* of all */
+    const char *without; /* files of a folder that are left out; null: none */
     int rows;            /* used in order */
     int64_t lo, n;       /* ours: samples [lo, lo + n) of the files */
     SampleOrder *order;  /* megatron */

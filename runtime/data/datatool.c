@@ -25,7 +25,7 @@ static int do_tokenize(int n, char **path, const Opts *opts, const char *out)
     double start = monotonic();
 
     if (!len || n < 1)
-        err(NULL, "data tokenize: which files, and -o where to? (FILE.jsonl -o "
+        err(NULL, "data tokenize: which files, and -o where to? (FILE -o "
                   "PREFIX tokenizer=tokenizer.json)");
     if (len > 4 &&
         (!strcmp(out + len - 4, ".bin") || !strcmp(out + len - 4, ".idx")))
@@ -181,7 +181,7 @@ static const struct {
     const char *name, *args, *doc;
     int (*f)(int n, char **path, const Opts *o, const char *out);
 } commands[] = {
-    { "tokenize", "FILE.jsonl|FILE.txt ... -o PREFIX tokenizer=tokenizer.json",
+    { "tokenize", "FILE ... -o PREFIX tokenizer=tokenizer.json",
       "tokens of texts as Megatron's PREFIX.bin and PREFIX.idx", do_tokenize },
     { "inspect", "FILE ... [tokenizer=tokenizer.json]",
       "what a file holds: form, documents, tokens, a sample", do_inspect },

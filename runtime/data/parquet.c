@@ -10,20 +10,14 @@
 
 enum { FIELDS = 16, DEEPEST = 64 };
 
-typedef enum ThriftType {
-    THRIFTtrue = 1,
-    THRIFTfalse,
-    THRIFTbyte,
-    THRIFTi16,
-    THRIFTi32,
-    THRIFTi64,
-    THRIFTdouble,
+enum { THRIFTtrue = 1, THRIFTfalse, THRIFTbyte, THRIFTi16, THRIFTi64 = 6 };
+enum {
+    THRIFTdouble = 7,
     THRIFTbinary,
     THRIFTlist,
     THRIFTset,
-    THRIFTmap,
-    THRIFTstruct
-} ThriftType;
+    THRIFTstruct = 12
+};
 
 typedef struct Thrift {
     const uint8_t *at, *end;
@@ -65,59 +59,33 @@ static int field_head(Thrift *t, int64_t *id, int *type)
     skip_bytes(t, 1);
     *type = head & 15;
     *id = head >> 4 ? *id + (head >> 4)
-                    : (head ? zigzag_take(&t->at, t->end) : 0);
+          : head    ? (int16_t)zigzag_take(&t->at, t->end)
+                    : 0;
     return !t->bad && head;
 }
 
-static void skip_value(Thrift *t, int type, int depth);
-
-static void skip_items(Thrift *t, int type, int depth)
-{
-    int kind, value = 0;
-    int64_t n;
-
-    if (type == THRIFTmap) {
-        n = (int64_t)(varint_take(&t->at, t->end) & INT32_MAX);
-        kind = n && t->at < t->end ? *t->at >> 4 : 0;
-        value = n && t->at < t->end ? *t->at & 15 : 0;
-        skip_bytes(t, n > 0);
-    } else {
-        n = list_head(t, &kind);
-    }
-    for (int64_t i = 0; i < n && !t->bad; i++) {
-        skip_value(t, kind == THRIFTtrue ? THRIFTbyte : kind, depth);
-        if (value)
-            skip_value(t, value == THRIFTtrue ? THRIFTbyte : value, depth);
-    }
-}
-
+/* Maps, which parquet.thrift lacks, are damage. */
 static void skip_value(Thrift *t, int type, int depth)
 {
-    int64_t id = 0;
+    int64_t id = 0, n;
     int kind;
 
-    if (depth > DEEPEST || t->at == t->end) {
+    if (depth > DEEPEST || t->at == t->end)
         t->bad = 1;
-        return;
-    }
-    switch (type) {
-    case THRIFTtrue:
-    case THRIFTfalse: break;
-    case THRIFTbyte: skip_bytes(t, 1); break;
-    case THRIFTi16:
-    case THRIFTi32:
-    case THRIFTi64: varint_take(&t->at, t->end); break;
-    case THRIFTdouble: skip_bytes(t, 8); break;
-    case THRIFTbinary: skip_bytes(t, varint_take(&t->at, t->end)); break;
-    case THRIFTlist:
-    case THRIFTset:
-    case THRIFTmap: skip_items(t, type, depth + 1); break;
-    case THRIFTstruct:
+    else if (type == THRIFTbyte || type == THRIFTdouble)
+        skip_bytes(t, type == THRIFTbyte ? 1 : 8);
+    else if (type >= THRIFTi16 && type <= THRIFTi64)
+        varint_take(&t->at, t->end);
+    else if (type == THRIFTbinary)
+        skip_bytes(t, varint_take(&t->at, t->end));
+    else if (type == THRIFTlist || type == THRIFTset)
+        for (n = list_head(t, &kind); n > 0 && !t->bad; n--)
+            skip_value(t, kind == THRIFTtrue ? THRIFTbyte : kind, depth + 1);
+    else if (type == THRIFTstruct)
         while (field_head(t, &id, &kind))
             skip_value(t, kind, depth + 1);
-        break;
-    default: t->bad = 1;
-    }
+    else if (type != THRIFTtrue && type != THRIFTfalse)
+        t->bad = 1;
 }
 
 /* A struct; t is behind it. */
@@ -239,36 +207,25 @@ static int ungzip(const uint8_t *s, int64_t n, uint8_t *to, int64_t bytes)
 static const char *unpack(Arena *a, int64_t codec, const uint8_t *s, int64_t n,
                           uint8_t *to, int64_t bytes)
 {
-    static const char *const names[] = { "none",   "snappy", "gzip", "LZO",
-                                         "Brotli", "LZ4",    "zstd", "LZ4" };
     enum { SNAPPY = 1, GZIP = 2, ZSTD = 6 };
+    int ok;
 
     if (codec == ZSTD && !dl_open(LIBzstd))
         return dl_missing(a, LIBzstd);
-    switch (codec) {
-    case SNAPPY: return unsnap(s, s + n, to, bytes) ? NULL : "is damaged";
-    case GZIP: return ungzip(s, n, to, bytes) ? NULL : "is damaged";
-    case ZSTD:
-        return dl.ZSTD_decompress(to, (size_t)bytes, s, (size_t)n) ==
-                       (size_t)bytes
-                   ? NULL
-                   : "is damaged";
-    default:
-        return strf(a,
-                    "is compressed by %s, which is not read (snappy, gzip and "
-                    "zstd are)",
-                    codec >= 0 && codec < countof(names) ? names[codec]
-                                                         : "something new");
-    }
+    if (codec == SNAPPY)
+        ok = unsnap(s, s + n, to, bytes);
+    else if (codec == GZIP)
+        ok = ungzip(s, n, to, bytes);
+    else if (codec == ZSTD)
+        ok = dl.ZSTD_decompress(to, (size_t)bytes, s, (size_t)n) ==
+             (size_t)bytes;
+    else
+        return "is compressed by another codec than snappy, gzip and zstd, "
+               "which is not read";
+    return ok ? NULL : "is damaged";
 }
 
 /* ---- pages --------------------------------------------------------------- */
-
-/* A page's size that no compressed page of n bytes reaches. */
-static int absurd(int64_t bytes, int64_t n)
-{
-    return bytes < 0 || bytes > (64 << 20) + 1032 * n;
-}
 
 static const char *read_dictionary(ParquetRows *rows, const uint8_t *s,
                                    const uint8_t *end, int64_t n)
@@ -337,11 +294,13 @@ static const char *next_page(Arena *a, ParquetRows *rows)
     int64_t bytes = page.v[PAGEbytes], n = page.v[PAGEpacked], levels = 0;
     int words = page.v[PAGEtype] == PAGEiswords;
     int v2 = page.v[PAGEtype] == PAGEisv2;
-    const uint8_t *s = t.at, *end = s + n;
+    const uint8_t *s = t.at, *end = rows->end;
     const uint8_t *at = page.at[words ? PAGEwords : v2 ? PAGEv2 : PAGEv1];
-    if (t.bad || n < 0 || n > rows->end - s || absurd(bytes, n))
-        return rows->at == rows->end ? "is cut off" : "is damaged";
-    rows->at = end;
+    /* No compression makes more of n bytes than this. */
+    if (t.bad || n < 0 || n > end - s || bytes < 0 ||
+        bytes > (64 << 20) + 1032 * n)
+        return rows->at == end ? "is cut off" : "is damaged";
+    rows->at = end = s + n;
     if (page.v[PAGEtype] != PAGEisdata && !v2 && !words)
         return NULL;
     Thrift h = { at ? at : t.end, t.end, 0 };

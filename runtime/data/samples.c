@@ -43,6 +43,21 @@ static void need_tokenizer(const Samples *samples, const char *path)
             samples->want.key, path, from);
 }
 
+/* Kinds of files that follow each other are named once. */
+static void add_kind(const Samples *samples, Corpus *corpus, const Tokens *t)
+{
+    const char *format = key_word_text("data.format", (int)t->format);
+    const char *kind =
+        strf(samples->mem, "%s%s%s", format, t->packed ? " inside " : "",
+             t->packed ? t->packed : "");
+
+    if (!corpus->kinds)
+        corpus->kinds = kind;
+    else if (strcmp(corpus->kind, kind) != 0)
+        corpus->kinds = strf(samples->mem, "%s and %s", corpus->kinds, kind);
+    corpus->kind = kind;
+}
+
 static void add_file(const Samples *samples, Corpus *corpus, const char *path,
                      const char *input)
 {
@@ -63,9 +78,7 @@ static void add_file(const Samples *samples, Corpus *corpus, const char *path,
     if (why)
         err(want->loc, "%s: %s %s", want->key, from, why);
     f.t.path = strf(samples->mem, "%s", path); /* what people know it by */
-    f.kind = strf(
-        samples->mem, "%s%s%s", key_word_text("data.format", (int)kind.format),
-        kind.packed ? " inside " : "", kind.packed ? kind.packed : "");
+    add_kind(samples, corpus, &kind);
     if (format_is_text(f.t.format))
         need_tokenizer(samples, path);
     if (want->shuffle || want->megatron)
@@ -104,69 +117,58 @@ static int add_arrays(Samples *samples, Corpus *corpus, const char *dir)
 }
 
 /* Beside its tokens a Megatron index is no data. */
-static int is_index(const char *path)
+static int is_index(const Samples *samples, const char *path)
 {
-    char first[9] = "";
-    FILE *f = fopen(path, "rbe");
-    size_t n = f ? fread(first, 1, sizeof first, f) : 0;
+    const uint8_t *s;
+    int64_t n;
+    int is = !map_whole(samples->mem, path, &s, &n) && n > 9 &&
+             !memcmp(s, "MMIDIDX\0\0", 9);
 
-    if (f)
-        fclose(f);
-    return n == sizeof first && !memcmp(first, "MMIDIDX\0\0", n);
+    if (s)
+        munmap((void *)(uintptr_t)s, (size_t)n);
+    return is;
 }
 
 /* ---- folders ------------------------------------------------------------- */
 
-/* A file of a folder. */
 typedef struct FolderFile {
     const char *path, *name;
     Tokens kind;
     int out;
 } FolderFile;
 
-/* Names that say about the data, and of other splits than the wanted one. */
-static int is_beside(const char *name)
+/* Does the name begin with one of the words; whole: and no letter follows? */
+static int begins(const char *name, const char *words, int whole)
 {
-    static const char *const begins[] = {
-        "_",        "README",       "LICENSE",           "NOTICE",
-        "CITATION", "dataset_info", "dataset_dict.json", "state.json"
-    };
-
-    for (int i = 0; i < countof(begins); i++)
-        if (!strncasecmp(name, begins[i], strlen(begins[i])))
+    for (const char *word; (word = next_word(&words, " "));)
+        if (!strncasecmp(name, word, strlen(word)) &&
+            !(whole && isalpha((uint8_t)name[strlen(word)])))
             return 1;
     return 0;
 }
 
-/* 1: of training, 2: held out; 0: the name tells no split. */
-static int split_of(const char *name)
-{
-    static const char *const splits[] = { "train", "test", "val", "dev",
-                                          "eval" };
-
-    for (int i = 0; i < countof(splits); i++) {
-        size_t n = strlen(splits[i]);
-        if (!strncasecmp(name, splits[i], n) &&
-            (!isalpha((uint8_t)name[n]) || !strncasecmp(name, "valid", 5)))
-            return 1 + (i > 0);
-    }
-    return 0;
-}
-
-/* An object alone that has no text tells about the data. */
+/* Is this about the data: by its name, or as an object alone without a text? */
 static int is_about(const Samples *samples, const FolderFile *file)
 {
     const TextArgs *text = samples->want.text;
-    const char *field = text ? text->field : "text";
     TextRows rows;
     size_t n, len;
-    const char *row = rows_open(&rows, file->path, FORMATjsonl, field)
+    char *why = NULL;
+
+    if (begins(file->name,
+               "_ README LICENSE NOTICE CITATION dataset_info dataset_dict "
+               "state.json",
+               0))
+        return 1;
+    if (file->kind.format != FORMATjsonl)
+        return 0;
+    const char *row = rows_open(&rows, file->path, FORMATjsonl, NULL)
                           ? NULL
                           : rows_next(&rows, &n);
     char *to = enlarge(NULL, row ? n : 1);
-    char *why = row ? json_text(row, n, field, to, &len) : NULL;
-    int is = why && *row == '{' && !rows_next(&rows, &n) && !rows.why;
-
+    if (row && *row == '{')
+        why = json_text(row, n, text ? text->field : "text", to, &len);
+    int is = why && !rows_next(&rows, &n) && !rows.why;
     free(to);
     free(why);
     rows_close(&rows);
@@ -174,71 +176,56 @@ static int is_about(const Samples *samples, const FolderFile *file)
     return is;
 }
 
-/* Of the kinds that are data the one that most bytes have. */
-static enum data_format main_kind(const FolderFile *file)
-{
-    int64_t bytes[NELEM + FORMATnanogpt + 1] = { 0 };
-    int most = FORMATauto;
-
-    for (size_t i = 0; i < vec_len(file); i++)
-        if (!file[i].out)
-            bytes[file[i].kind.format] += file[i].kind.size;
-    for (int i = FORMATauto + 1; i <= FORMATnanogpt; i++)
-        if (bytes[i] > bytes[most])
-            most = i;
-    return (enum data_format)most;
-}
-
+/* Beside files of a split for training those of another are no such data, nor
+ * those beside a split for validation. */
 static void leave_splits(const Samples *samples, FolderFile *file)
 {
-    int wanted = strcmp(samples->want.key, "data.valid") ? 1 : 2;
-    int seen = 0;
+    int valid = !strcmp(samples->want.key, "data.valid"), seen[2] = { 0, 0 };
 
-    for (size_t i = 0; i < vec_len(file); i++)
-        seen |= file[i].out ? 0 : split_of(file[i].name);
-    for (size_t i = 0; i < vec_len(file); i++)
-        file[i].out |= seen == 3 && split_of(file[i].name) == 3 - wanted;
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < vec_len(file); i++) {
+            int is = begins(file[i].name, "train", 1);
+            int other =
+                begins(file[i].name, "test val valid validation dev eval", 1);
+            seen[0] |= is;
+            seen[1] |= other;
+            file[i].out |= pass && seen[0] && seen[1] && (valid ? is : other);
+        }
 }
 
-/* Marks what is no data of the folder. Files that cannot be told stay: opening
- * them says why. */
+/* Marks files that are no data of the folder: of other kinds than most of its
+ * bytes. Those that cannot be told stay: opening them says why. */
 static void leave_out(const Samples *samples, FolderFile *file)
 {
     const SampleWant *want = &samples->want;
-    size_t n = vec_len(file);
+    int64_t bytes[FORMATnanogpt + 1] = { 0 };
+    int most = FORMATauto;
 
     leave_splits(samples, file);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < vec_len(file); i++) {
         FolderFile *f = &file[i];
         const char *why = tokens_kind(samples->mem, f->path, want->format,
                                       want->vocab, &f->kind);
-        f->out |=
-            is_beside(f->name) || f->kind.foreign || !f->kind.size ||
-            (!why && f->kind.format == FORMATjsonl && is_about(samples, f));
-        if (why && !f->out)
-            f->kind.format = FORMATauto;
+        f->out |= f->kind.foreign || !f->kind.size || is_about(samples, f);
+        f->kind.format = why ? FORMATauto : f->kind.format;
+        if (!f->out && f->kind.format)
+            bytes[f->kind.format] += f->kind.size;
     }
-    enum data_format most = main_kind(file);
-    for (size_t i = 0; i < n; i++)
-        file[i].out |= file[i].kind.format && file[i].kind.format != most;
+    for (int i = 0; i <= FORMATnanogpt; i++)
+        most = bytes[i] > bytes[most] ? i : most;
+    for (size_t i = 0; i < vec_len(file); i++)
+        file[i].out |= file[i].kind.format &&
+                       file[i].kind.format != (enum data_format)most;
 }
 
-static void say_without(const Samples *samples, Corpus *corpus,
-                        const FolderFile *file, int64_t folders)
+static const char *names_out(const Samples *samples, const FolderFile *file)
 {
-    enum { NAMED = 8 };
-    Text t = { .arena = samples->mem };
-    int64_t n = 0;
+    Text names = { .arena = samples->mem };
 
     for (size_t i = 0; i < vec_len(file); i++)
-        if (file[i].out && n++ < NAMED)
-            put(&t, "%s%s", n > 1 ? ", " : "", file[i].name);
-    if (n > NAMED)
-        put(&t, " and %ld more", n - NAMED);
-    if (folders)
-        put(&t, "%s%ld folder%s", n ? ", " : "", folders,
-            folders > 1 ? "s" : "");
-    corpus->without = t.s;
+        if (file[i].out)
+            name_add(&names, file[i].name, (int64_t)strlen(file[i].name));
+    return names.s;
 }
 
 /* Files of a folder that are data; 0: there are none. */
@@ -246,30 +233,23 @@ static size_t add_folder(const Samples *samples, Corpus *corpus,
                          const char *dir)
 {
     FolderFile *file = NULL;
-    int64_t folders = 0;
     glob_t g = { 0 };
-    const char *pattern = strf(samples->mem, "%s/*", dir);
-    size_t in = 0;
 
-    if (!glob(pattern, 0, NULL, &g))
+    if (!glob(strf(samples->mem, "%s/*", dir), 0, NULL, &g))
         for (size_t i = 0; i < g.gl_pathc; i++) {
             FolderFile f = { .path = strf(samples->mem, "%s", g.gl_pathv[i]) };
             f.name = strrchr(f.path, '/') + 1;
-            if (folder_exists(f.path))
-                folders++;
-            else if (!is_index(f.path))
+            if (!folder_exists(f.path) && !is_index(samples, f.path))
                 vec_push(samples->mem, file, f);
         }
     globfree(&g);
     leave_out(samples, file);
     for (size_t i = 0; i < vec_len(file); i++)
-        in += !file[i].out;
-    if (in)
-        say_without(samples, corpus, file, folders);
-    for (size_t i = 0; i < vec_len(file); i++)
         if (!file[i].out)
             add_file(samples, corpus, file[i].path, NULL);
-    return in;
+    if (vec_len(corpus->file))
+        corpus->without = names_out(samples, file);
+    return vec_len(corpus->file);
 }
 
 /* ---- paths --------------------------------------------------------------- */
@@ -286,7 +266,7 @@ static void add_pattern(const Samples *samples, Corpus *corpus,
             "sets another)",
             key, corpus->path, key);
     for (size_t i = 0; i < g.gl_pathc; i++)
-        if (!folder_exists(g.gl_pathv[i]) && !is_index(g.gl_pathv[i]))
+        if (!folder_exists(g.gl_pathv[i]) && !is_index(samples, g.gl_pathv[i]))
             add_file(samples, corpus, g.gl_pathv[i], NULL);
     globfree(&g);
     if (!vec_len(corpus->file))

@@ -97,91 +97,59 @@ static int is_text(const char *s, size_t n, int cut)
 
 static size_t spaces(const char *s, size_t n, size_t at)
 {
-    while (at < n && strchr(" \t\r\n", s[at]) && s[at])
+    while (at < n && s[at] && strchr(" \t\r\n", s[at]))
         at++;
     return at;
 }
 
-/* Behind the string that begins here; n: it does not end, 0: there is none. */
-static size_t string_end(const char *s, size_t n, size_t at)
-{
-    if (at >= n || s[at] != '"')
-        return 0;
-    for (at++; at < n && s[at] != '"' && s[at] != '\n'; at++)
-        at += s[at] == '\\';
-    return at >= n ? n : s[at] == '"' ? at + 1 : 0;
-}
-
 /* An object with a key and its colon, an empty one, or an array of objects or
- * of strings. */
+ * of strings. What is cut may go on so. */
 static int is_json(const char *s, size_t n)
 {
-    size_t at = spaces(s, n, 0), end;
+    size_t at = spaces(s, n, 0);
     int array = at < n && s[at] == '[';
+    JsonValue v;
+    JsonError e = { .at = n };
 
     at = array ? spaces(s, n, at + 1) : at;
-    if (array && (at == n || s[at] == ']'))
-        return at == n || spaces(s, n, at + 1) == n;
-    if (array && (end = string_end(s, n, at))) {
-        end = spaces(s, n, end);
-        return end == n || s[end] == ',' || s[end] == ']';
-    }
-    if (at == n || s[at] != '{')
+    int object = at < n && s[at] == '{';
+    if (object)
+        at = spaces(s, n, at + 1);
+    if (at == n || s[at] == (object ? '}' : ']'))
+        return array || object;
+    if (s[at] != '"' || (!object && !array))
         return 0;
-    at = spaces(s, n, at + 1);
-    end = string_end(s, n, at);
-    end = end ? spaces(s, n, end) : 0;
-    return at == n || s[at] == '}' || (end && (end == n || s[end] == ':'));
+    if (jv_scan(s + at, n - at, &v, &e))
+        return e.at == n - at;
+    at = spaces(s, n, (size_t)(v.s - s) + v.n);
+    return at == n || (object ? s[at] == ':' : strchr(",]", s[at]) != NULL);
 }
 
-/* The separators of the record at *at, quotes minded, which becomes the place
- * behind it. */
-static int64_t separators(const char *s, size_t n, size_t *at, char separator)
-{
-    int64_t count = 0;
-    int quoted = 0;
-
-    while (*at < n) {
-        char c = s[(*at)++];
-        quoted ^= c == '"';
-        count += !quoted && c == separator;
-        if (!quoted && c == '\n')
-            break;
-    }
-    return count;
-}
-
-/* Names of columns, without blanks in front and of few characters. */
-static int is_header(const char *s, size_t n, char separator)
-{
-    char before = separator;
-
-    for (size_t i = 0; i < n; i++) {
-        int first = before == separator;
-        int last = s[i] == separator || s[i] == '\n';
-        if (s[i] == '"' || s[i] == '\r')
-            continue;
-        if ((first && (last || s[i] == ' ')) ||
-            !(last || isalnum((uint8_t)s[i]) || strchr("_-. /", s[i])))
-            return 0;
-        before = s[i];
-    }
-    return 1;
-}
-
-/* Do the first records have as many columns as the names in front, two or more?
- * The last one may be cut. */
+/* Do the first records have two columns or more, the same number each, and
+ * names without blanks in front and of few characters above them? Separators
+ * and ends of lines inside quotes do not count; the last record may be cut. */
 static int is_table(const char *s, size_t n, char separator)
 {
     enum { RECORDS = 20, FEWEST = 3 };
-    size_t at = 0;
-    int64_t columns = separators(s, n, &at, separator), records = 1;
+    int64_t columns = 0, here = 0, records = 0;
+    int quoted = 0;
 
-    if (!columns || !is_header(s, at, separator))
-        return 0;
-    for (; at < n && records < RECORDS; records++)
-        if (separators(s, n, &at, separator) != columns)
-            return at == n && records >= FEWEST;
+    for (size_t i = 0; i < n && records < RECORDS; i++) {
+        char before = i ? s[i - 1] : separator, c = s[i];
+        int edge = c == separator || c == '\n';
+        if (!records &&
+            ((before == separator && (edge || c == ' ')) ||
+             !(edge || isalnum((uint8_t)c) || strchr("_-. /\"\r", c))))
+            return 0;
+        quoted ^= c == '"';
+        here += !quoted && c == separator;
+        if (quoted || (c != '\n' && i + 1 < n))
+            continue;
+        columns = records++ ? columns : here;
+        if (!columns || here != columns)
+            return columns && i + 1 == n && records > FEWEST;
+        here = 0;
+    }
     return records >= FEWEST;
 }
 

@@ -39,38 +39,6 @@ struct TextStream {
     int begun, wide; /* UTF-16: 1 little-endian, 2 big-endian */
 };
 
-/* ---- gzip ---------------------------------------------------------------- */
-
-static void *gzip_open(void)
-{
-    z_stream *z = enlarge(NULL, sizeof *z);
-
-    *z = (z_stream){ 0 };
-    return inflateInit2(z, 15 + 16) == Z_OK ? z : NULL;
-}
-
-static UnpackStep gzip_step(void *state, PackedSpan *in, PackedSpan *out)
-{
-    z_stream *z = state;
-
-    z->next_in = (uint8_t *)in->p + in->at;
-    z->avail_in = (uInt)(in->size - in->at);
-    z->next_out = (uint8_t *)out->p + out->at;
-    z->avail_out = (uInt)(out->size - out->at);
-    int code = inflate(z, Z_NO_FLUSH);
-    in->at = in->size - z->avail_in;
-    out->at = out->size - z->avail_out;
-    if (code == Z_STREAM_END)
-        return inflateReset(z) == Z_OK ? STEPend : STEPdamaged;
-    return code == Z_OK || code == Z_BUF_ERROR ? STEPon : STEPdamaged;
-}
-
-static void gzip_close(void *state)
-{
-    inflateEnd(state);
-    free(state);
-}
-
 /* ---- zstd ---------------------------------------------------------------- */
 
 static void *zstd_open(void)
@@ -90,57 +58,22 @@ static void zstd_close(void *state)
     dl.ZSTD_freeDStream(state);
 }
 
-/* ---- bzip2 --------------------------------------------------------------- */
+/* ---- gzip, bzip2, xz ----------------------------------------------------- */
 
 typedef struct BzStream { /* bz_stream */
-    char *in;
-    unsigned nin, total_in[2];
-    char *out;
-    unsigned nout, total_out[2];
+    char *next_in;
+    unsigned avail_in, total_in[2];
+    char *next_out;
+    unsigned avail_out, total_out[2];
     void *state, *alloc, *free, *opaque;
 } BzStream;
 
-static void *bzip_open(void)
-{
-    BzStream *b = enlarge(NULL, sizeof *b);
-
-    *b = (BzStream){ 0 };
-    return dl.BZ2_bzDecompressInit(b, 0, 0) ? NULL : b;
-}
-
-static UnpackStep bzip_step(void *state, PackedSpan *in, PackedSpan *out)
-{
-    enum { OK = 0, END = 4 };
-    BzStream *b = state;
-
-    b->in = in->p + in->at;
-    b->nin = (unsigned)(in->size - in->at);
-    b->out = out->p + out->at;
-    b->nout = (unsigned)(out->size - out->at);
-    int code = dl.BZ2_bzDecompress(b);
-    in->at = in->size - b->nin;
-    out->at = out->size - b->nout;
-    if (code != END)
-        return code == OK ? STEPon : STEPdamaged;
-    dl.BZ2_bzDecompressEnd(b);
-    *b = (BzStream){ 0 };
-    return dl.BZ2_bzDecompressInit(b, 0, 0) ? STEPdamaged : STEPend;
-}
-
-static void bzip_close(void *state)
-{
-    dl.BZ2_bzDecompressEnd(state);
-    free(state);
-}
-
-/* ---- xz ------------------------------------------------------------------ */
-
 typedef struct XzStream { /* lzma_stream */
-    char *in;
-    size_t nin;
+    char *next_in;
+    size_t avail_in;
     uint64_t total_in;
-    char *out;
-    size_t nout;
+    char *next_out;
+    size_t avail_out;
     uint64_t total_out;
     void *alloc, *state, *reserved[4];
     uint64_t seek, reserved2;
@@ -148,36 +81,51 @@ typedef struct XzStream { /* lzma_stream */
     int reserved4[2];
 } XzStream;
 
-static void *xz_open(void)
-{
-    XzStream *x = enlarge(NULL, sizeof *x);
+/* Three libraries with one interface: a stream of type T, calls that begin,
+ * take a step of and end it, and codes: a stream ended, no progress. `again`
+ * begins the next stream. */
+#define UNPACKER(name, T, begin, step, finish, again, END, STUCK) \
+    static void *name##_open(void)                                \
+    {                                                             \
+        T *z = enlarge(NULL, sizeof *z);                          \
+        memset(z, 0, sizeof *z);                                  \
+        return begin ? NULL : z;                                  \
+    }                                                             \
+    static UnpackStep name##_step(void *state, PackedSpan *in,    \
+                                  PackedSpan *out)                \
+    {                                                             \
+        T *z = state;                                             \
+        z->next_in = (void *)(in->p + in->at);                    \
+        z->avail_in = (unsigned)(in->size - in->at);              \
+        z->next_out = (void *)(out->p + out->at);                 \
+        z->avail_out = (unsigned)(out->size - out->at);           \
+        int code = step;                                          \
+        in->at = in->size - z->avail_in;                          \
+        out->at = out->size - z->avail_out;                       \
+        if (code == END)                                          \
+            return again ? STEPdamaged : STEPend;                 \
+        return code == 0 || code == STUCK ? STEPon : STEPdamaged; \
+    }                                                             \
+    static void name##_close(void *z)                             \
+    {                                                             \
+        finish;                                                   \
+        free(z);                                                  \
+    }
 
-    *x = (XzStream){ 0 };
-    return dl.lzma_stream_decoder(x, XZMEMORY, 0) ? NULL : x;
+static int bzip_again(BzStream *z)
+{
+    dl.BZ2_bzDecompressEnd(z);
+    memset(z, 0, sizeof *z);
+    return dl.BZ2_bzDecompressInit(z, 0, 0);
 }
 
-static UnpackStep xz_step(void *state, PackedSpan *in, PackedSpan *out)
-{
-    enum { OK = 0, END = 1, NOPROGRESS = 10 };
-    XzStream *x = state;
-
-    x->in = in->p + in->at;
-    x->nin = in->size - in->at;
-    x->out = out->p + out->at;
-    x->nout = out->size - out->at;
-    int code = dl.lzma_code(x, 0);
-    in->at = in->size - x->nin;
-    out->at = out->size - x->nout;
-    if (code == END)
-        return dl.lzma_stream_decoder(x, XZMEMORY, 0) ? STEPdamaged : STEPend;
-    return code == OK || code == NOPROGRESS ? STEPon : STEPdamaged;
-}
-
-static void xz_close(void *state)
-{
-    dl.lzma_end(state);
-    free(state);
-}
+UNPACKER(gzip, z_stream, inflateInit2(z, 15 + 16), inflate(z, Z_NO_FLUSH),
+         inflateEnd(z), inflateReset(z), 1, Z_BUF_ERROR)
+UNPACKER(bzip, BzStream, dl.BZ2_bzDecompressInit(z, 0, 0),
+         dl.BZ2_bzDecompress(z), dl.BZ2_bzDecompressEnd(z), bzip_again(z), 4, 0)
+UNPACKER(xz, XzStream, dl.lzma_stream_decoder(z, XZMEMORY, 0),
+         dl.lzma_code(z, 0), dl.lzma_end(z),
+         dl.lzma_stream_decoder(z, XZMEMORY, 0), 1, 10)
 
 /* clang-format off */
 static const PackedKind codecs[] = {
@@ -339,11 +287,13 @@ size_t stream_read(TextStream *s, Bytes *to)
 const char *stream_open(Arena *a, TextStream **out, const char *path)
 {
     uint8_t first[10];
-    FILE *file = fopen(path, "rbe");
+    struct stat st;
+    FILE *file =
+        !stat(path, &st) && S_ISREG(st.st_mode) ? fopen(path, "rbe") : NULL;
 
     *out = NULL;
     if (!file)
-        return "cannot be opened";
+        return "is no file that can be opened";
     size_t n = fread(first, 1, sizeof first, file);
     const PackedKind *codec = codec_of(first, n);
     rewind(file);

@@ -158,7 +158,7 @@ void *poison_pages(void *p, int64_t bytes)
 
 const char *map_whole(Arena *a, const char *path, const uint8_t **p, int64_t *n)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     struct stat st;
     const char *why = NULL;
 

@@ -27,6 +27,8 @@ cp tests/data/tokenizer/qwen2.json "$dir/tokenizer.json"
 head -c 4000 LICENSE >"$dir/book.txt"
 tr -cd 'a-zA-Z. \n' <LICENSE | head -n 60 | sed 's/.*/{"text": "&"}/' >"$dir/books.jsonl"
 cp tests/data/files/hellaswag.jsonl "$dir"
+cp tests/data/files/many.gzip.parquet "$dir/table.parquet"
+printf 'id,text\n1,one\n2,two\n' >"$dir/table.csv"
 cd "$dir" || exit 2
 # shellcheck disable=SC2086
 is "the folder: a run" 0 pleat run one.lua $small name=made train.steps=1 data.train=books.jsonl \
@@ -86,7 +88,6 @@ is "the README has commands" 0 grep -q "pleat export" readme
 
 # Questions: each command gets the message above it.
 cp "$top/tests/data/files/texts.arrow" table.arrow
-printf 'id,text\n1,one\n2,two\n' >table.csv
 printf '\1\0\0\0\2\0\0\0' >tokens.bin
 sed -n 's/^### //p;s/^    \(pleat .*\)/\1/p' "$top/models/faq.md" >faq
 while read -r message && read -r line; do
