@@ -209,6 +209,9 @@ _Noreturn static void compile(const char *pre, char **argv)
     keep_prelude(to, text, (size_t)(kernels + 1 - text), argv);
     add_all(&w, (const char *[]){ "tcc", "-include", pre, "-w", "-fPIC", "-c",
                                   source, "-o", to, NULL });
+    for (char **a = argv; *a; a++)
+        if (!strncmp(*a, "-D", 2))
+            add(&w, *a);
     become(&w);
 }
 

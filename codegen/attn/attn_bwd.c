@@ -276,6 +276,7 @@ static void store_deltas(Backward *back)
     each_tile(back, depth++);
     pack_results(back, depth, back->dout, "et");
     put_line(&attn->out, depth, "at_%s delta[at_rows];", attn->type);
+    put_line(&attn->out, depth, "UNWRITTEN(delta);");
     row_deltas(back, depth);
     put_line(&attn->out, depth, "for (int64_t r = 0; r < rows; r++)");
     put_line(&attn->out, depth + 1, "%s = delta[r];",
@@ -291,6 +292,7 @@ static void row_numbers(Backward *back, int depth)
 
     put_line(&attn->out, depth, "at_%s lse[at_rows], delta[at_rows];",
              attn->type);
+    put_line(&attn->out, depth, "UNWRITTEN(lse), UNWRITTEN(delta);");
     put_line(&attn->out, depth, "for (int64_t r = 0; r < rows; r++) {");
     put_line(&attn->out, depth + 1, "lse[r] = %s;", row_of(attn, back->lse));
     put_line(&attn->out, depth + 1, "if (lse[r] == -INFINITY)");

@@ -381,6 +381,7 @@ void attn_finish(Attn *attn)
             attn->group->narg);
     put(&s, "%s", attn->decl.s);
     put(&s, "    at_%s room[%s], *ws = at_align(room);\n", attn->type, work);
+    put(&s, "    UNWRITTEN(room);\n");
     put(&s, "%s}\n", attn->out.s);
     set_text(attn->group, attn->arena, s.s);
     attn->group->shared = attn_pre;

@@ -287,8 +287,14 @@ void attn_visible(Attn *attn, int depth)
     put_line(&attn->out, depth, "const int64_t wide = (seen + 15) / 16 * 16;");
 }
 
-/* Multiply-adds of the dots and of the values, times how often each is done. */
-static double products(const Attn *attn, double dots, double values)
+static int has_gradient(const Attn *attn, int op)
+{
+    return attn->node->op == Oattn_bwd && attn_part(attn, op);
+}
+
+/* Operations of all products. The backward makes the scores and the gradient of
+ * the weights, then a product for each gradient of an operand. */
+static double products(const Attn *attn)
 {
     double square = share_seen(attn) * (double)attn_count(attn, attn->query) *
                     (double)attn_count(attn, attn->key),
@@ -297,17 +303,19 @@ static double products(const Attn *attn, double dots, double values)
 
     square *= (double)attn_product(attn, attn->x, attn->nx);
     for (int i = 0; i < attn->ndot; i++)
-        sum += dots * (double)attn_product(attn, attn->dot[i].n->at.dot.axes.v,
-                                           attn->dot[i].n->at.dot.axes.n);
+        sum += (1 + has_gradient(attn, attn->dot[i].q) +
+                has_gradient(attn, attn->dot[i].k)) *
+               (double)attn_product(attn, attn->dot[i].n->at.dot.axes.v,
+                                    attn->dot[i].n->at.dot.axes.n);
     int n = attn_inner(attn, attn->node->in[attn->values], in);
-    return 2 * square * (sum + values * (double)attn_product(attn, in, n));
+    sum += (1 + has_gradient(attn, attn->values)) *
+           (double)attn_product(attn, in, n);
+    return 2 * square * sum;
 }
 
 void attn_cost(Attn *attn)
 {
-    int back = attn->node->op == Oattn_bwd;
-
-    attn->group->instr.flops = products(attn, back ? 3 : 1, back ? 2 : 1);
+    attn->group->instr.flops = products(attn);
     for (int i = 0; i < attn->group->narg; i++)
         attn->group->instr.bytes +=
             (double)local_bytes(attn->graph, attn->group->arg[i]);

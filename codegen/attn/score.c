@@ -274,12 +274,6 @@ static void value(ScorePrinter *printer, const Node *n)
 
 /* ---- gradients ----------------------------------------------------------- */
 
-static int passes_gradient(const Node *n)
-{
-    return isfloat(n) && (optab[n->op].gradkind == 'E' || n->op == Ocast ||
-                          n->op == Obroadcast);
-}
-
 static int is_wanted(const Attn *attn, const Node *n)
 {
     return n->op == Oarg && (attn->wanted >> n->at.arg.index & 1);
@@ -292,25 +286,24 @@ static int depends(ScorePrinter *printer, const Node *n)
 
     if (printer->dep[at])
         return printer->dep[at] - 1;
-    if (!yes && optab[n->op].cls == EW && passes_gradient(n))
+    if (!yes && optab[n->op].cls == EW)
         for (int k = 0; k < n->nin; k++)
-            yes |= depends(printer, n->in[k]);
+            yes |= passes_gradient(n, k) && depends(printer, n->in[k]);
     printer->dep[at] = (char)(1 + yes);
     return yes;
 }
 
-/* What operand k of n gets of dy, the gradient of n; null: nothing. */
+/* The gradient of operand k of n, which has one, from dy, that of n. */
 static const char *gradient(const ScorePrinter *printer, const Node *n, int k,
                             const char *dy)
 {
     const char *r = reciprocal(printer, n);
-    const ScalarExpr *scalar = optab[n->op].grad[k];
 
     if (optab[n->op].gradkind != 'E')
         return dy;
     if (r)
         return strf(printer->attn->arena, "%s * %s", dy, r);
-    return scalar ? in_c(printer, scalar_open(scalar), n, dy) : NULL;
+    return in_c(printer, scalar_open(optab[n->op].grad[k]), n, dy);
 }
 
 static void give(ScorePrinter *printer, const Node *n, const char *expr)
@@ -338,11 +331,9 @@ static void backward(ScorePrinter *printer, const Node *n)
         give(printer, n->in[1], dy);
         return;
     }
-    for (int k = 0; k < n->nin; k++) {
-        const char *d = gradient(printer, n, k, dy);
-        if (d && depends(printer, n->in[k]))
-            give(printer, n->in[k], d);
-    }
+    for (int k = 0; k < n->nin; k++)
+        if (passes_gradient(n, k) && depends(printer, n->in[k]))
+            give(printer, n->in[k], gradient(printer, n, k, dy));
 }
 
 static void store_gradients(ScorePrinter *printer)

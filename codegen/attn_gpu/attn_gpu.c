@@ -67,7 +67,7 @@ static int is_trained(const Node *n, Table *seen)
         return 0;
     *table_at(seen, KEYP(n)) = (void *)n;
     for (int k = 0; k < n->nin; k++)
-        if (is_trained(n->in[k], seen))
+        if (passes_gradient(n, k) && is_trained(n->in[k], seen))
             return 1;
     return 0;
 }
@@ -79,7 +79,7 @@ int attn_can_cuda(const Graph *g, const Node *n)
     if (!attn_read(&attn, g, n))
         return 0;
     for (int op = 0; op < attn.nop; op++)
-        if (attn.leaf >> op & 1 && dtypes[n->in[op]->dt].kind == 'f' &&
+        if (attn.leaf >> op & 1 && passes_gradient(n, op) &&
             is_trained(n->in[op], table_new(g->arena)))
             return 0;
     return 1;

@@ -148,9 +148,11 @@ const char *nest_first(const Expr *expr)
 static void declare(KernelPrinter *printer, Expr *const *r, int nr, int width,
                     const char *used)
 {
-    for (int i = 0; i < nr; i++)
-        nest_line(printer, "%s t%d[%d];", dtypes[r[i]->dt].compute,
-                  nest_local(printer, r[i]), width);
+    for (int i = 0; i < nr; i++) {
+        int t = nest_local(printer, r[i]);
+        nest_line(printer, "%s t%d[%d]; UNWRITTEN(t%d);",
+                  dtypes[r[i]->dt].compute, t, width, t);
+    }
     nest_line(printer, "for (int64_t l = 0; l < %s; l++) {", used);
     printer->depth++;
     for (int i = 0; i < nr; i++)

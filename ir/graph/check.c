@@ -309,8 +309,11 @@ static int part(GraphCheck *check, const Node *n)
                 : node->op == Oquantize_blocks ? 4
                                                : 0;
 
-    return (n->at.part.index < 0 || n->at.part.index >= count) &&
-           bad(check, n, "part %ld of %d", n->at.part.index, count);
+    if (n->at.part.index < 0 || n->at.part.index >= count)
+        return bad(check, n, "part %ld of %d", n->at.part.index, count);
+    return node->op == Oattn_bwd &&
+           !(gradient_operands(node->body) >> n->at.part.index & 1) &&
+           bad(check, n, "operand %ld has no gradient", n->at.part.index + 1);
 }
 
 static int write_ok(GraphCheck *check, const Node *n)

@@ -1,5 +1,5 @@
 /* composite.c: what composites are known by: an attention by the axes that its
- * call names, a softmax by what it computes. */
+ * call names, a softmax by what it computes; which operands have a gradient. */
 #include "graph.h"
 
 int is_attention(const Node *n)
@@ -45,4 +45,45 @@ const Node *softmax_scores(const Node *y, const Axis **axis)
     if (reduced_axis(m, Omax) != *axis || unrounded(m->in[0]) != unrounded(s))
         return NULL;
     return s;
+}
+
+/* ---- gradients ----------------------------------------------------------- */
+
+static int differentiable(const Node *n)
+{
+    return dtypes[n->dt].kind == 'f' || n->op == Oattn;
+}
+
+int passes_gradient(const Node *n, int k)
+{
+    if (!differentiable(n) || !differentiable(n->in[k]))
+        return 0;
+    if (n->body)
+        return n->op != Oattn_bwd && gradient_operands(n->body) >> k & 1;
+    return optab[n->op].gradkind == 'E' ? optab[n->op].grad[k] != NULL
+                                        : optab[n->op].gradkind != 0;
+}
+
+/* Adds the arguments to which a gradient of n goes. */
+static void add_arguments(const Node *n, Table *seen, unsigned *set)
+{
+    void **visited = table_at(seen, KEYP(n));
+
+    if (*visited)
+        return;
+    *visited = seen;
+    if (n->op == Oarg)
+        *set |= 1u << n->at.arg.index;
+    for (int k = 0; k < n->nin; k++)
+        if (passes_gradient(n, k))
+            add_arguments(n->in[k], seen, set);
+}
+
+unsigned gradient_operands(const Graph *body)
+{
+    unsigned set = 0;
+
+    add_arguments(body->node[vec_len(body->node) - 1], table_new(body->arena),
+                  &set);
+    return set;
 }

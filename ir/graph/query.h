@@ -33,6 +33,11 @@ int is_attention(const Node *n);      /* a call that is one */
 const Node *unrounded(const Node *n); /* the value behind casts */
 /* The scores s of y = exp(s - max s) / sum, along one axis; null: y is none. */
 const Node *softmax_scores(const Node *y, const Axis **axis);
+/* Does operand k of n have a gradient if n has one? A comparison's has none. */
+int passes_gradient(const Node *n, int k);
+/* The arguments of a composite's body that have a gradient if its result has
+ * one, a bit each. */
+unsigned gradient_operands(const Graph *body);
 
 /* ---- cost.c -------------------------------------------------------------- */
 

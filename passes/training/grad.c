@@ -274,7 +274,7 @@ static void g_attn(Back *back, Node *n, Node *dy, Node *out)
     r->body = n->body;
     infer(back->g, r);
     for (int k = 0; k < n->nin; k++)
-        if (back->need[n->in[k]->id])
+        if (passes_gradient(n, k) && back->need[n->in[k]->id])
             add_to(back, n->in[k],
                    new_part(back->g, r, k, n->in[k]->dt, n->in[k]));
 }
@@ -322,20 +322,14 @@ static Rule *rule(Op op)
 
 /* ---- the walk ------------------------------------------------------------ */
 
-static int differentiable(const Node *n)
-{
-    return dtypes[n->dt].kind == 'f' || n->op == Oattn;
-}
-
 static void find_needed(Back *back, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         Node *n = back->g->node[i];
         back->need[i] = (char)n->mark;
-        if (!differentiable(n) || !(optab[n->op].gradkind || rule(n->op)))
-            continue;
         for (int k = 0; k < n->nin; k++)
-            back->need[i] |= back->need[n->in[k]->id];
+            if (passes_gradient(n, k))
+                back->need[i] |= back->need[n->in[k]->id];
     }
 }
 

@@ -49,6 +49,12 @@ static const char *level(void)
                                                    : "-O3";
 }
 
+/* Kernels of tests poison their arrays on the stack. */
+static const char *poison_flag(void)
+{
+    return poison_asked() ? "-DPLEAT_POISON" : NULL;
+}
+
 static const char *logfile;
 
 /* ---- running the compiler ------------------------------------------------ */
@@ -147,6 +153,7 @@ static char *common_key(Arena *a, const Plan *p)
     for (int i = 0; flags[i]; i++)
         put(&out, "%s ", flags[i]);
     put(&out, "%s", processor_text(a));
+    put_whole(&out, poison_flag());
     put_whole(&out, p->prelude);
     return hash_of(a, &out);
 }
@@ -218,6 +225,8 @@ static pid_t start_part(Arena *a, const char *base, int part, int out)
     argv[n++] = strf(a, "%s", level());
     argv[n++] = "-c";
     argv[n++] = strf(a, "%s.%d.c", base, part);
+    if (poison_flag())
+        argv[n++] = strf(a, "%s", poison_flag());
     argv[n++] = "-o";
     argv[n++] = strf(a, "%s.%d.o", base, part);
     return start(argv, out);

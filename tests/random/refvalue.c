@@ -117,11 +117,11 @@ static int chooses(Op op)
 
 static void elementwise(Ref *r, Val *x)
 {
-    const Val *in[3], *all[4] = { x };
+    const Val *in[3] = { 0 }, *all[4] = { x };
 
     for (int k = 0; k < x->nin; k++)
         all[k + 1] = in[k] = operand(r, x, k);
-    int choice = chooses(x->n->op) && in[0]->real;
+    int choice = chooses(x->n->op) && (in[0]->real || (in[1] && in[1]->real));
     double scale = choice ? largest(in[0]) : 0;
     if (choice && x->nin > 1)
         scale = fmax(scale, largest(in[1]));
