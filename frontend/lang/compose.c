@@ -172,7 +172,7 @@ static int stays(const Scores *scores, const Node *n)
 {
     ScoreUse *use = &scores->use[n->id];
 
-    if (!compares(n) || !use->real || (use->by != OUTSIDE && !use->shared))
+    if (!compares(n) || !use->real || use->by != OUTSIDE)
         return 0;
     use->stays = scores->call;
     return 1;
@@ -364,17 +364,37 @@ static void warn_stored(Front *front, const ScoreUse *use)
     }
 }
 
-/* Attentions take in their scores; operands stand before users. */
+/* Who reads what, by the comparisons known to stay outside; finds more of them:
+ * what these compare is read outside too. Operands stand before users. */
+static int find_uses(const Graph *g, ScoreUse *use)
+{
+    size_t count = vec_len(g->node);
+    int more = 0;
+
+    for (size_t i = 0; i < count; i++)
+        use[i] = (ScoreUse){ .by = use[i].stays ? OUTSIDE : UNREAD,
+                             .stays = use[i].stays };
+    for (size_t i = count; i-- > 0;)
+        pass_on(g, use, g->node[i]);
+    for (size_t i = 0; i < count; i++) {
+        find_shared(g, use, g->node[i]);
+        if (!use[i].shared || !compares(g->node[i]))
+            continue;
+        use[i].stays = g->node[use[i].by - 2];
+        more = 1;
+    }
+    return more;
+}
+
+/* Attentions take in their scores. */
 static void take_all_scores(Front *front)
 {
     Graph *g = front->g;
     size_t count = vec_len(g->node);
     ScoreUse *use = alloc(g->arena, (count + 1) * sizeof *use);
 
-    for (size_t i = count; i-- > 0;)
-        pass_on(g, use, g->node[i]);
-    for (size_t i = 0; i < count; i++)
-        find_shared(g, use, g->node[i]);
+    while (find_uses(g, use))
+        continue;
     for (size_t i = 0; i < count; i++)
         if (is_attention(g->node[i]) && g->node[i]->nin == 2)
             take_scores(front, g->node[i], use);

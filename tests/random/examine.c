@@ -68,6 +68,14 @@ static void judge(Exam *e)
     Want *w = want_new(forever, e->g, NOISE64, SLACK, NULL);
     vec_push(forever, e->want, w);
     o->v = FINE;
+    const Node *twice = compared_twice(e->g);
+    if (twice) {
+        o->v = WRONG;
+        snprintf(o->what, sizeof o->what,
+                 "%s in an attention compares what is computed outside too",
+                 optab[twice->op].name);
+        return;
+    }
     if (w->bad) {
         o->v = UNFIT;
         snprintf(o->what, sizeof o->what, "%s", w->bad);

@@ -67,6 +67,12 @@ enum {
  * target. */
 typedef enum Ranks { RANKSall, RANKSone } Ranks;
 
+/* ---- once.c -------------------------------------------------------------- */
+
+/* A comparison in an attention's body of a value that the model computes
+ * outside the body too; null: none. */
+const Node *compared_twice(const Graph *g);
+
 /* ---- plans.c: plans of a model ------------------------------------------- */
 
 extern const char *more_keys; /* of every plan, behind those of its check */
