@@ -57,7 +57,7 @@ static const char training[] =
 
 typedef struct Import {
     const char *folder, *to;
-    const json_t *config;
+    JsonValue config;
     const struct ModelType *of;
     char *text; /* the model */
 } Import;
@@ -197,13 +197,14 @@ static const char *yarn_text(const Import *import)
 static const char *scaling_text(const Import *import)
 {
     static const char *const known[] = { "linear", "llama3", "yarn" };
-    const char *type = hf_config_stretch(import->config), *key;
-    json_t *from = (json_t *)(uintptr_t)hf_config_positions(import->config), *v;
+    const char *type = hf_config_stretch(import->config);
+    JsonValue name, v;
     Text out = { .arena = forever };
     int i = 0;
 
     if (!*type)
         return "nil";
+    put(&out, "{ rope_type=\"%s\"", type);
     while (i < 3 && strcmp(known[i], type))
         i++;
     if (i == 3)
@@ -211,13 +212,17 @@ static const char *scaling_text(const Import *import)
             "import: %s/config.json has rope_scaling of type '%s'; known are "
             "linear, llama3, yarn",
             import->folder, type);
-    json_object_foreach(from, key, v)
-    {
-        if (!strcmp(key, "rope_theta") || json_is_null(v))
-            continue;
-        char *s = json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
-        put(&out, "%s%s=%s", out.len ? ", " : "{ ", key, s);
-        free(s);
+    for (size_t at = 0;
+         jv_next(hf_config_positions(import->config), &at, &name, &v);) {
+        const char *key = jv_text(forever, name, NULL);
+        if (!key || key[strspn(key, "abcdefghijklmnopqrstuvwxyz_")])
+            err(NULL, "import: %s/config.json has rope_scaling with %.*s",
+                import->folder, (int)name.n, name.s);
+        if (!isnan(jv_real(v)) && strcmp(key, "rope_theta"))
+            put(&out, ", %s=%s", key,
+                jv_kind(v) == JSONnumber ? number_text(jv_real(v))
+                : jv_real(v) != 0        ? "true"
+                                         : "false");
     }
     put(&out, " }");
     return out.s;
@@ -324,7 +329,10 @@ static int check_job(void *arg, FILE *out)
     const Import *import = arg;
     Source s = { import->to, import->text };
     Graph *g = trace_sources(&s, 1, opts_new(forever)).g;
-    json_t *model = json_loads(opts_str(g->opts, "hf.config"), 0, NULL);
+    const char *said = opts_str(g->opts, "hf.config");
+    JsonValue model;
+    JsonError e;
+    jv_open(said, strlen(said), &model, &e);
     const char *why = hf_config_differs(forever, model, import->config, NULL);
     int64_t params, active;
 
@@ -342,9 +350,9 @@ static int check_job(void *arg, FILE *out)
     return 0;
 }
 
-static const struct ModelType *type_of(const char *folder, const json_t *config)
+static const struct ModelType *type_of(const char *folder, JsonValue config)
 {
-    const char *type = json_string_value(json_object_get(config, "model_type"));
+    const char *type = jv_text(forever, jv_get(config, "model_type"), NULL);
     const char *names[countof(modeltypes)];
     Text all = { .arena = forever };
 
@@ -380,7 +388,7 @@ int cmd_import(Args *args)
             "--local-dir NAME fetches it)",
             m.folder, m.folder);
     m.config = hf_config_read(m.folder);
-    if (!m.config)
+    if (!m.config.s)
         err(NULL, "import: %s has no config.json", m.folder);
     m.to = vec_len(args->word) > 1 ? args->word[1] : model_for(m.folder);
     m.of = type_of(m.folder, m.config);

@@ -128,7 +128,7 @@ static const struct { const char *tail, *size[2]; } known[] = {
 /* clang-format on */
 
 /* -1: the config lacks one of its names. */
-static int64_t value_of(const json_t *config, const char *s)
+static int64_t value_of(JsonValue config, const char *s)
 {
     int64_t sum = 0;
 
@@ -136,10 +136,10 @@ static int64_t value_of(const json_t *config, const char *s)
         int64_t product = 1;
         for (int more = 1; more;) {
             size_t n = strcspn(s, "*+");
-            const json_t *v = json_object_getn(config, s, n);
-            if (!json_is_integer(v))
+            int64_t x;
+            if (!jv_int(jv_get(config, internn(s, n)), &x))
                 return -1;
-            product *= json_integer_value(v);
+            product *= x;
             more = s[n] == '*';
             s += n + (s[n] != 0);
             if (!more)
@@ -150,7 +150,7 @@ static int64_t value_of(const json_t *config, const char *s)
     return sum;
 }
 
-static void check_tensor(const Loc *loc, const json_t *config, const HfMap *map)
+static void check_tensor(const Loc *loc, JsonValue config, const HfMap *map)
 {
     size_t n = strlen(map->hf);
 
@@ -168,7 +168,7 @@ static void check_tensor(const Loc *loc, const json_t *config, const HfMap *map)
     }
 }
 
-static void check_layers(const Loc *loc, const json_t *config, const Graph *g)
+static void check_layers(const Loc *loc, JsonValue config, const Graph *g)
 {
     int64_t said = value_of(config, "num_hidden_layers"), count = 0;
     int64_t ahead = value_of(config, "num_nextn_predict_layers");
@@ -191,15 +191,14 @@ void hf_config_check(Front *front)
 {
     const Loc *l = opts_loc(front->g->opts, "hf.config");
     const char *s = opts_str(front->g->opts, "hf.config");
-    json_error_t e;
-    json_t *config = s ? json_loads(s, 0, &e) : NULL;
+    JsonError e;
+    JsonValue config = { 0 };
 
     if (!s)
         return;
-    if (!json_is_object(config))
+    if (jv_open(s, strlen(s), &config, &e) || jv_kind(config) != JSONobject)
         err(l, "hf.config is not a JSON object");
     for (int i = 0; i < front->g->nhf; i++)
         check_tensor(l, config, &front->g->hf[i]);
     check_layers(l, config, front->g);
-    json_decref(config);
 }

@@ -384,31 +384,31 @@ static int exists(const char *path)
     return !access(path, R_OK);
 }
 
-/* A vec of the files a Hugging Face index names, each once. */
+/* A vec of the files that a Hugging Face index names, each once. */
 static StFile **open_indexed(Arena *a, const char *dir, const char *index)
 {
-    json_error_t e;
-    json_t *j = json_load_file(index, JSON_REJECT_DUPLICATES, &e), *v;
-    json_t *map = json_object_get(j, "weight_map");
-    const char *name, **seen = NULL;
+    JsonError e = { 0 };
+    JsonValue v, map = { 0 }, name;
+    const char **seen = NULL;
     StFile **files = NULL;
 
-    if (!json_is_object(map))
-        err(NULL, "%s is no index: %s", index, j ? "no weight_map" : e.text);
-    json_object_foreach(map, name, v)
-    {
-        const char *file = json_string_value(v);
+    if (!jv_load(a, index, &v, &e))
+        map = jv_get(v, "weight_map");
+    if (jv_kind(map) != JSONobject)
+        err(NULL, "%s is no index: %s", index, e.why ? e.why : "no weight_map");
+    for (size_t at = 0; jv_next(map, &at, &name, &v);) {
+        const char *file = jv_text(a, v, NULL);
         size_t i = 0;
         if (!file || strchr(file, '/'))
-            err(NULL, "%s: '%s' is in no file of this folder", index, name);
+            err(NULL, "%s: %.*s is in no file of this folder", index,
+                (int)name.n, name.s);
         while (i < vec_len(seen) && strcmp(seen[i], file))
             i++;
         if (i < vec_len(seen))
             continue;
-        vec_push(a, seen, strf(a, "%s", file));
+        vec_push(a, seen, file);
         vec_push(a, files, st_need(a, strf(a, "%s/%s", dir, file)));
     }
-    json_decref(j);
     return files;
 }
 

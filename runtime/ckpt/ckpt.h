@@ -321,26 +321,28 @@ void tensor_gather(const OutTensor *tensor, int64_t lo, int64_t hi, uint8_t *to,
 void tensor_ahead(const OutTensor *tensor, int64_t lo, int64_t hi);
 /* ---- hfconfig.c: config.json --------------------------------------------- */
 
-/* The object that positions' numbers stand in; null: none. How they are
+/* The object that positions' numbers stand in; no value: none. How they are
  * stretched, "yarn"; "": they are not. */
-const json_t *hf_config_positions(const json_t *config);
-const char *hf_config_stretch(const json_t *config);
-/* Of "a*b+c|d": keys and numbers with + * /, true as 1; after | what holds
- * where the rest is not there. NaN: the config does not have it. */
-double hf_config_value(const json_t *config, const char *s);
-/* Null, or what the folder's config.json has that is not the model's ("has x =
- * 1, the model 2"). except: keys that may differ, or null. */
-const char *hf_config_differs(Arena *a, const json_t *model,
-                              const json_t *folder, const char *except);
-/* Of the folder that the weights came from (or null), with the model's values;
- * the caller frees it. */
-json_t *hf_config_merge(const json_t *model, const json_t *folder);
+JsonValue hf_config_positions(JsonValue config);
+const char *hf_config_stretch(JsonValue config);
+/* Of "a*b+c|d": keys and numbers with + * /, true as 1; after | the value where
+ * the rest is not there. A key that the config lacks has the value that
+ * transformers gives it for the model_type. NaN: there is none. */
+double hf_config_value(JsonValue config, const char *s);
+int hf_config_says(JsonValue config, const char *key); /* itself? */
+/* Null, or how the folder's config.json differs from the model's ("has x = 1,
+ * the model 2"). except: keys that may differ, or null. */
+const char *hf_config_differs(Arena *a, JsonValue model, JsonValue folder,
+                              const char *except);
+/* The folder's config, which may be no value, with the model's values; a vec.
+ */
+JsonMember *hf_config_merge(Arena *a, JsonValue model, JsonValue folder);
 
 /* ---- hffolder.c: what lies beside weights -------------------------------- */
 
 /* A file of a run, by its folder or by a checkpoint's; null: none. */
 char *run_file_near(Arena *a, const char *folder, const char *name);
-json_t *hf_config_read(const char *folder); /* null: none; or err() */
+JsonValue hf_config_read(const char *folder); /* no value: none; or err() */
 /* err() where config.json in the folder, or beside the file, has other numbers
  * than the model's hf{ config={..} }. */
 void hf_agree(const Plan *p, const char *path);

@@ -1,6 +1,6 @@
-/* hfconfig.c: the config.json of a Hugging Face folder: its numbers, whether
- * they are those that a model says in hf{ config={..} }, and the one that goes
- * out with weights. */
+/* hfconfig.c: the config.json of a Hugging Face folder: its values, with those
+ * of transformers for keys that it lacks; its comparison with a model's
+ * hf{ config={..} }; the one that an export writes. */
 #include <ctype.h>
 
 #include "ckpt.h"
@@ -11,9 +11,9 @@ typedef enum KeyRule {
     THEIRS, /* they need not: the folder's goes out */
 } KeyRule;
 
-/* Keys that are compared also where only one side has them, with what the other
- * means then, and keys that need not agree. Any other is compared where both
- * have it. */
+/* Keys that are compared also where a side lacks them, with the value that this
+ * means in families without a row in hf_defaults.def, and keys that need not
+ * agree. Any other is compared where the model has it. */
 static const struct ConfigKey {
     const char *key;
     KeyRule rule;
@@ -37,7 +37,10 @@ static const struct ConfigKey {
     { "n_group", SAME, "1" },
     { "topk_group", SAME, "1" },
     { "routed_scaling_factor", SAME, "1" },
+    { "partial_rotary_factor", SAME, "1" },
     { "num_nextn_predict_layers", OURS, NULL },
+    { "router_aux_loss_coef", OURS, NULL },
+    { "pad_token_id", OURS, NULL },
     { "architectures", THEIRS, NULL },
     { "max_position_embeddings", THEIRS, NULL },
     /* clang-format on */
@@ -65,40 +68,91 @@ static const struct ConfigKey *rule_of(const char *key)
 
 /* ---- values -------------------------------------------------------------- */
 
-/* Numbers of positions stand in an object of their own, by two names. */
-const json_t *hf_config_positions(const json_t *config)
+static JsonValue json_of(const char *text)
 {
-    const json_t *v = json_object_get(config, "rope_parameters");
+    JsonValue v;
+    JsonError e;
 
-    return json_is_object(v) ? v : json_object_get(config, "rope_scaling");
+    jv_open(text, strlen(text), &v, &e);
+    return v;
 }
 
-/* A key's value, among those of positions too; null: none, or "null". */
-static const json_t *hf_config_get(const json_t *config, const char *key)
+/* Numbers of positions stand in an object of their own, by two names. */
+JsonValue hf_config_positions(JsonValue config)
 {
-    const json_t *v = json_object_get(config, key);
+    JsonValue v = jv_get(config, "rope_parameters");
 
-    if (!v || json_is_null(v))
-        v = json_object_get(hf_config_positions(config), key);
-    return json_is_null(v) ? NULL : v;
+    return jv_kind(v) == JSONobject ? v : jv_get(config, "rope_scaling");
+}
+
+/* A key's value, among those of positions too; a null counts. */
+static JsonValue own_value(JsonValue config, const char *key)
+{
+    JsonValue v = jv_get(config, key), at = { 0 };
+
+    if (jv_kind(v) <= JSONnull)
+        at = jv_get(hf_config_positions(config), key);
+    return at.s ? at : v;
+}
+
+/* Does the config have the key, or another name of the number of experts? */
+static int says(JsonValue config, const char *key)
+{
+    static const char *const experts[] = { "num_experts", "num_local_experts",
+                                           "n_routed_experts" };
+    int alias = word_index(key, experts, 3) >= 0;
+
+    for (int i = 0; alias && i < 3; i++)
+        if (own_value(config, experts[i]).s)
+            return 1;
+    return own_value(config, key).s != NULL;
+}
+
+/* The value that transformers gives to a key where config.json lacks it. */
+static JsonValue family_value(JsonValue config, const char *key)
+{
+    static const struct {
+        const char *type, *json;
+    } families[] = {
+#define DEFAULTS(type, json) { type, json },
+#include "hf_defaults.def"
+    };
+    JsonValue type = jv_get(config, "model_type");
+    int kimi = jv_is(type, "kimi_k2"); /* its class has DeepSeek-V3's */
+
+    for (int i = 0; i < countof(families); i++)
+        if (kimi ? !strcmp(families[i].type, "deepseek_v3")
+                 : jv_is(type, families[i].type))
+            return jv_get(json_of(families[i].json), key);
+    return (JsonValue){ 0 };
+}
+
+int hf_config_says(JsonValue config, const char *key)
+{
+    return own_value(config, key).s != NULL;
+}
+
+/* A key's value, or that of transformers; no value: none, or null. */
+static JsonValue hf_config_get(JsonValue config, const char *key)
+{
+    JsonValue v =
+        says(config, key) ? own_value(config, key) : family_value(config, key);
+
+    return jv_kind(v) == JSONnull ? (JsonValue){ 0 } : v;
 }
 
 /* A key or a number; NaN: the config has it not. */
-static double operand(const json_t *config, const char **s)
+static double operand(JsonValue config, const char **s)
 {
     size_t n = strcspn(*s, "|+*/");
     const char *key = internn(*s, n);
-    const json_t *v = hf_config_get(config, key);
-    double x = isdigit((unsigned char)*key) ? strtod(key, NULL)
-               : json_is_number(v)          ? json_number_value(v)
-               : json_is_boolean(v)         ? json_is_true(v)
-                                            : (double)NAN;
 
     *s += n;
-    return x;
+    return isdigit((unsigned char)*key) ? strtod(key, NULL)
+                                        : jv_real(hf_config_get(config, key));
 }
 
-static double product(const json_t *config, const char **s)
+static double product(JsonValue config, const char **s)
 {
     double x = operand(config, s);
 
@@ -110,7 +164,7 @@ static double product(const json_t *config, const char **s)
     return x;
 }
 
-double hf_config_value(const json_t *config, const char *s)
+double hf_config_value(JsonValue config, const char *s)
 {
     for (;; s++) {
         double x = product(config, &s);
@@ -123,31 +177,20 @@ double hf_config_value(const json_t *config, const char *s)
     }
 }
 
-const char *hf_config_stretch(const json_t *config)
+const char *hf_config_stretch(JsonValue config)
 {
-    const json_t *v = hf_config_positions(config);
-    const json_t *type = json_object_get(v, "rope_type");
-    const char *s = json_string_value(type ? type : json_object_get(v, "type"));
+    JsonValue v = hf_config_positions(config);
+    JsonValue type = jv_get(v, "rope_type");
+    const char *s = jv_text(forever, type.s ? type : jv_get(v, "type"), NULL);
 
     return !s || !strcmp(s, "default") ? "" : s;
 }
 
 /* ---- do two agree? ------------------------------------------------------- */
 
-static int same(const json_t *x, const json_t *y)
+static const char *shown(Arena *a, JsonValue v)
 {
-    if (json_is_number(x) && json_is_number(y))
-        return json_number_value(x) == json_number_value(y);
-    return x && y ? json_equal(x, y) : x == y;
-}
-
-static const char *shown(Arena *a, const json_t *v)
-{
-    char *s = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15)) : 0;
-    const char *out = strf(a, "%s", s ? s : "none");
-
-    free(s);
-    return out;
+    return v.s ? strf(a, "%.*s", (int)(v.n < 60 ? v.n : 60), v.s) : "none";
 }
 
 static int excepted(const char *except, const char *key)
@@ -161,33 +204,42 @@ static int excepted(const char *except, const char *key)
     return 0;
 }
 
-static const char *differ(Arena *a, const char *key, const json_t *theirs,
-                          const json_t *ours)
+static const char *differ(Arena *a, const char *key, JsonValue theirs,
+                          JsonValue ours)
 {
     return strf(a, "has %s = %s, the model %s", key, shown(a, theirs),
                 shown(a, ours));
 }
 
-/* Null, or how. absent: what a side without the key means. */
-static const char *compare_key(Arena *a, const json_t *model,
-                               const json_t *folder, const char *key,
-                               const char *absent)
+/* The value that a config means by a key: `family` where it lacks the key,
+ * `absent` where it is null, or where the family has none. */
+static JsonValue meant(JsonValue config, const char *key, JsonValue family,
+                       JsonValue absent)
 {
-    const json_t *ours = hf_config_get(model, key);
-    const json_t *theirs = hf_config_get(folder, key);
-    json_t *usual = absent ? json_loads(absent, JSON_DECODE_ANY, NULL) : NULL;
-    const json_t *other = json_is_null(usual) ? NULL : usual;
-    const char *why = NULL;
+    JsonValue v = says(config, key) ? own_value(config, key) : family;
 
-    if ((absent || (ours && theirs)) &&
-        !same(ours ? ours : other, theirs ? theirs : other))
-        why = differ(a, key, theirs ? theirs : other, ours ? ours : other);
-    json_decref(usual);
-    return why;
+    v = jv_kind(v) <= JSONnull ? absent : v;
+    return jv_kind(v) == JSONnull ? (JsonValue){ 0 } : v;
 }
 
-static const char *compare_positions(Arena *a, const json_t *model,
-                                     const json_t *folder)
+/* Null, or how they differ. absent: JSON of a key that is compared also where
+ * a side lacks it. */
+static const char *compare_key(Arena *a, JsonValue model, JsonValue folder,
+                               const char *key, const char *absent)
+{
+    JsonValue none = absent ? json_of(absent) : (JsonValue){ 0 };
+    JsonValue family = family_value(folder, key);
+    JsonValue ours =
+        meant(model, key, absent ? family : (JsonValue){ 0 }, none);
+    JsonValue theirs = meant(folder, key, family, none);
+
+    if ((!absent && !(ours.s && theirs.s)) || jv_same(a, ours, theirs))
+        return NULL;
+    return differ(a, key, theirs, ours);
+}
+
+static const char *compare_positions(Arena *a, JsonValue model,
+                                     JsonValue folder)
 {
     const char *ours = hf_config_stretch(model),
                *theirs = hf_config_stretch(folder);
@@ -208,28 +260,26 @@ static const char *compare_positions(Arena *a, const json_t *model,
 }
 
 /* Queries that see only so many positions before them, where it is in use. */
-static const char *compare_window(Arena *a, const json_t *model,
-                                  const json_t *folder)
+static const char *compare_window(Arena *a, JsonValue model, JsonValue folder)
 {
     const char *key = "sliding_window";
-    const json_t *theirs = hf_config_get(folder, key);
-    int used = !json_is_false(hf_config_get(folder, "use_sliding_window"));
+    JsonValue theirs = hf_config_get(folder, key), ours = own_value(model, key);
+    int used = hf_config_value(folder, "use_sliding_window|1") != 0;
 
-    return theirs && used && !hf_config_get(model, key)
-               ? differ(a, key, theirs, NULL)
+    return theirs.s && used && jv_kind(ours) <= JSONnull
+               ? differ(a, key, theirs, (JsonValue){ 0 })
                : NULL;
 }
 
-const char *hf_config_differs(Arena *a, const json_t *model,
-                              const json_t *folder, const char *except)
+const char *hf_config_differs(Arena *a, JsonValue model, JsonValue folder,
+                              const char *except)
 {
-    json_t *ours = (json_t *)(uintptr_t)model; /* only iterators change it */
+    const JsonMember *ours = jv_members(a, model);
     const char *why = NULL;
 
-    for (void *i = json_object_iter(ours); i && !why;
-         i = json_object_iter_next(ours, i)) {
-        const char *key = json_object_iter_key(i);
-        if (!rule_of(key) && strcmp(key, "rope_scaling") &&
+    for (size_t i = 0; i < vec_len(ours) && !why; i++) {
+        const char *key = jv_text(a, ours[i].key, NULL);
+        if (key && !rule_of(key) && strcmp(key, "rope_scaling") &&
             !excepted(except, key))
             why = compare_key(a, model, folder, key, NULL);
     }
@@ -246,37 +296,42 @@ const char *hf_config_differs(Arena *a, const json_t *model,
 /* ---- out ----------------------------------------------------------------- */
 
 /* Positions' numbers of ours among theirs, where they have one object for all
- * of them; 0: they have none. */
-static int merge_positions(json_t *out, const char *key, json_t *ours)
+ * of them. 0: they have none. */
+static int merge_positions(Arena *a, JsonMember **out, const char *key,
+                           JsonValue ours)
 {
-    json_t *all = json_object_get(out, "rope_parameters");
+    JsonValue all = jv_member(*out, "rope_parameters"), name, v;
+    int scaling = !strcmp(key, "rope_scaling");
 
-    if (!all || (strcmp(key, "rope_theta") && strcmp(key, "rope_scaling")))
+    if (jv_kind(all) != JSONobject || (strcmp(key, "rope_theta") && !scaling))
         return 0;
-    if (!strcmp(key, "rope_theta"))
-        json_object_set(all, key, ours);
-    else if (json_is_object(ours))
-        json_object_update_existing(all, ours);
+    JsonMember *members = jv_members(a, all);
+    if (!scaling)
+        jv_set(a, &members, key, ours);
+    for (size_t at = 0; scaling && jv_next(ours, &at, &name, &v);) {
+        const char *text = jv_text(a, name, NULL);
+        if (jv_get(all, text).s && !jv_same(a, jv_get(all, text), v))
+            jv_set(a, &members, text, v);
+    }
+    jv_set(a, out, "rope_parameters", jv_object(a, members, 2));
     return 1;
 }
 
-json_t *hf_config_merge(const json_t *model, const json_t *folder)
+JsonMember *hf_config_merge(Arena *a, JsonValue model, JsonValue folder)
 {
-    json_t *ours = (json_t *)(uintptr_t)model, *out = json_object();
+    JsonMember *out = jv_members(a, folder);
+    JsonValue key, v;
 
-    if (json_is_object(folder))
-        json_object_update_new(out, json_deep_copy(folder));
-    for (void *i = json_object_iter(ours); i;
-         i = json_object_iter_next(ours, i)) {
-        const char *key = json_object_iter_key(i);
-        json_t *v = json_object_iter_value(i);
-        const struct ConfigKey *rule = rule_of(key);
-        const json_t *theirs = json_object_get(out, key);
-        if ((theirs && rule && rule->rule == THEIRS) || same(theirs, v) ||
-            merge_positions(out, key, v))
+    for (size_t at = 0; jv_next(model, &at, &key, &v);) {
+        const char *name = jv_text(a, key, NULL);
+        const struct ConfigKey *rule = rule_of(name);
+        JsonValue theirs = own_value(folder, name);
+        if ((theirs.s && rule && rule->rule == THEIRS) ||
+            jv_same(a, theirs, v) || merge_positions(a, &out, name, v))
             continue;
-        json_object_set(out, key, v);
+        jv_set(a, &out, name, v);
     }
-    json_object_del(out, "quantization_config"); /* weights go out without */
+    /* weights go out without */
+    jv_set(a, &out, "quantization_config", (JsonValue){ 0 });
     return out;
 }

@@ -24,46 +24,48 @@ char *run_file_near(Arena *a, const char *folder, const char *name)
     return NULL;
 }
 
-/* An object, or null: there is no such file. */
-static json_t *read_object(const char *path)
+/* An object; no value: there is no such file. Or err(). */
+static JsonValue read_object(const char *path)
 {
-    json_error_t e;
-    json_t *j = json_load_file(path, 0, &e);
+    JsonError e;
+    JsonValue v;
 
-    if (!j && exists(path))
-        err(&(Loc){ path, e.line, NULL }, "%s", e.text);
-    if (j && !json_is_object(j))
+    if (jv_load(forever, path, &v, &e))
+        err(&(Loc){ path, (int)e.line, NULL }, "%s", e.why);
+    if (v.s && jv_kind(v) != JSONobject)
         err(NULL, "%s holds no JSON object", path);
-    return j;
+    return v;
 }
 
-static int write_object(const json_t *j, const char *path)
+static int write_object(const JsonMember *members, const char *path)
 {
-    char *s = json_dumps(j, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
-    int bad = !s || file_write(path, s, strlen(s));
+    Text out = { .arena = forever };
+    JsonValue v = jv_object(forever, members, 0);
 
-    free(s);
-    return bad ? ckpt_complain(ckpt_why(forever, "cannot write", path)) : 0;
+    putn(&out, v.s, v.n);
+    putn(&out, "\n", 1);
+    return file_write(path, out.s, out.len)
+               ? ckpt_complain(ckpt_why(forever, "cannot write", path))
+               : 0;
 }
 
 /* ---- in ------------------------------------------------------------------ */
 
-json_t *hf_config_read(const char *folder)
+JsonValue hf_config_read(const char *folder)
 {
     return read_object(strf(forever, "%s/config.json", folder));
 }
 
-/* What the model says; null: nothing. */
-static json_t *config_of(const Plan *p)
+/* The config={..} of the model; no value: it has none. */
+static JsonValue config_of(const Plan *p)
 {
     const char *s = opts_str(p->opts, "hf.config");
-    json_error_t e;
-    json_t *j = s ? json_loads(s, 0, &e) : NULL;
+    JsonError e;
+    JsonValue v = { 0 };
 
-    if (json_is_object(j))
-        return j;
-    json_decref(j);
-    return NULL;
+    if (s && jv_open(s, strlen(s), &v, &e))
+        err(opts_loc(p->opts, "hf.config"), "hf.config: %s", e.why);
+    return jv_kind(v) == JSONobject ? v : (JsonValue){ 0 };
 }
 
 void hf_agree(const Plan *p, const char *path)
@@ -74,14 +76,12 @@ void hf_agree(const Plan *p, const char *path)
     const char *dir = !file   ? path
                       : slash ? strf(forever, "%.*s", (int)(slash - path), path)
                               : ".";
-    json_t *theirs = hf_config_read(dir), *ours = config_of(p);
-    const char *why = theirs && ours
+    JsonValue theirs = hf_config_read(dir), ours = config_of(p);
+    const char *why = theirs.s && ours.s
                           ? hf_config_differs(forever, ours, theirs,
                                               opts_str(p->opts, "hf.except"))
                           : NULL;
 
-    json_decref(theirs);
-    json_decref(ours);
     if (why)
         err(opts_loc(p->opts, "hf.config"),
             "%s/config.json %s (hf.except=KEY allows it)", dir, why);
@@ -183,53 +183,53 @@ void hf_keep(const Plan *p, const char *dir)
 
 /* ---- out ----------------------------------------------------------------- */
 
-static void set_id(json_t *out, const char *key, int32_t id)
+static void set_id(JsonMember **out, const char *key, int32_t id)
 {
     if (id >= 0)
-        json_object_set_new(out, key, json_integer(id));
+        jv_set(forever, out, key,
+               (JsonValue){ strf(forever, "%d", id),
+                            (size_t)snprintf(NULL, 0, "%d", id) });
 }
 
-/* bos_token_id and such, of the tokenizer that the run had. */
-static json_t *special_ids(const Plan *p, const char *folder)
+/* bos_token_id and such, of the tokenizer that the run had: a vec. */
+static JsonMember *special_ids(const Plan *p, const char *folder)
 {
     const char *path = strf(forever, "%s/tokenizer.json", folder);
-    json_t *ids = json_object();
+    JsonMember *ids = NULL;
 
     if (opts_text_tokenizer(p->opts) == TOKENIZERbytes || !exists(path))
         return ids;
     Tokenizer *t = tokenizer_open(path, NULL);
 
-    set_id(ids, "bos_token_id", tokenizer_special(t, "bos_token", NULL));
-    set_id(ids, "pad_token_id", tokenizer_special(t, "pad_token", NULL));
+    set_id(&ids, "bos_token_id", tokenizer_special(t, "bos_token", NULL));
+    set_id(&ids, "pad_token_id", tokenizer_special(t, "pad_token", NULL));
     if (opts_eod(p->opts) != EODnone)
-        set_id(ids, "eos_token_id",
+        set_id(&ids, "eos_token_id",
                tokenizer_end(t, opts_str(p->opts, "data.eod"), NULL));
     return ids;
 }
 
 /* A tokenizer.json alone does not say of which class it is. */
-static int write_tokenizer_config(const json_t *ids, const char *folder)
+static int write_tokenizer_config(const JsonMember *ids, const char *folder)
 {
     const char *path = strf(forever, "%s/tokenizer_config.json", folder);
     const char *file = strf(forever, "%s/tokenizer.json", folder);
-    const json_t *eos = json_object_get(ids, "eos_token_id");
+    JsonMember *out = NULL;
+    int64_t eos;
     size_t n;
 
     if (exists(path) || !exists(file))
         return 0;
-    json_t *j =
-        json_pack("{s:s}", "tokenizer_class", "PreTrainedTokenizerFast");
-    if (eos) {
-        const char *s = tokenizer_text(tokenizer_open(file, NULL),
-                                       (int32_t)json_integer_value(eos), &n);
-        json_object_set_new(j, "eos_token", json_stringn(s, n));
-    }
-    int bad = write_object(j, path);
-    json_decref(j);
-    return bad;
+    jv_set(forever, &out, "tokenizer_class",
+           jv_string(forever, "PreTrainedTokenizerFast"));
+    if (jv_int(jv_member(ids, "eos_token_id"), &eos))
+        jv_set(forever, &out, "eos_token",
+               jv_string(forever, tokenizer_text(tokenizer_open(file, NULL),
+                                                 (int32_t)eos, &n)));
+    return write_object(out, path);
 }
 
-static void set_dtype(json_t *config, FileType dt)
+static void set_dtype(JsonMember **config, FileType dt)
 {
     static const char *const names[FTcount] = {
         [FTBF16] = "bfloat16",
@@ -237,59 +237,53 @@ static void set_dtype(json_t *config, FileType dt)
         [FTF32] = "float32",
         [FTF64] = "float64",
     };
-    const char *key =
-        json_object_get(config, "dtype") ? "dtype" : "torch_dtype";
+    const char *key = jv_member(*config, "dtype").s ? "dtype" : "torch_dtype";
 
     if (names[dt])
-        json_object_set_new(config, key, json_string(names[dt]));
+        jv_set(forever, config, key, jv_string(forever, names[dt]));
 }
 
 /* Ids that are not there yet, and those of a tokenizer that the folder of the
- * weights did not bring. */
-static void add_ids(json_t *to, json_t *ids, int anew)
+ * weights did not bring. 1: something changes. */
+static int add_ids(JsonMember **to, const JsonMember *ids, int anew)
 {
-    for (void *i = json_object_iter(ids); i;
-         i = json_object_iter_next(ids, i)) {
-        const char *key = json_object_iter_key(i);
-        const json_t *has = json_object_get(to, key);
-        if (anew || (!json_is_integer(has) && !json_is_array(has)))
-            json_object_set(to, key, json_object_iter_value(i));
+    int changes = 0;
+
+    for (size_t i = 0; i < vec_len(ids); i++) {
+        const char *key = jv_text(forever, ids[i].key, NULL);
+        JsonValue has = jv_member(*to, key);
+        if ((!anew &&
+             (jv_kind(has) == JSONnumber || jv_kind(has) == JSONarray)) ||
+            jv_same(forever, has, ids[i].value))
+            continue;
+        jv_set(forever, to, key, ids[i].value);
+        changes = 1;
     }
+    return changes;
 }
 
-/* One of these for `generate` of transformers and vLLM. */
-static int write_ids(const char *path, json_t *ids, int anew)
+/* The ids for `generate` of transformers and vLLM, in generation_config.json.
+ */
+static int write_ids(const char *path, const JsonMember *ids, int anew)
 {
-    json_t *j = read_object(path);
+    JsonMember *v = jv_members(forever, read_object(path));
 
-    if (!j && !json_object_size(ids))
-        return 0;
-    json_t *was = j ? json_deep_copy(j) : NULL;
-    j = j ? j : json_object();
-    add_ids(j, ids, anew);
-    int bad = was && json_equal(was, j) ? 0 : write_object(j, path);
-    json_decref(was);
-    json_decref(j);
-    return bad;
+    return add_ids(&v, ids, anew) ? write_object(v, path) : 0;
 }
 
-static int write_config(const Plan *p, FileType dt, json_t *ids, int anew,
-                        const char *to)
+static int write_config(const Plan *p, FileType dt, const JsonMember *ids,
+                        int anew, const char *to)
 {
-    json_t *ours = config_of(p), *theirs = hf_config_read(to);
+    JsonValue ours = config_of(p), theirs = hf_config_read(to);
 
-    if (!ours && !theirs) {
+    if (!ours.s && !theirs.s) {
         warn(NULL, "no config.json is written: hf{} has no config={..}");
         return 0;
     }
-    json_t *j = hf_config_merge(ours, theirs);
-    set_dtype(j, dt);
-    add_ids(j, ids, anew);
-    int bad = write_object(j, strf(forever, "%s/config.json", to));
-    json_decref(j);
-    json_decref(ours);
-    json_decref(theirs);
-    return bad;
+    JsonMember *v = hf_config_merge(forever, ours, theirs);
+    set_dtype(&v, dt);
+    add_ids(&v, ids, anew);
+    return write_object(v, strf(forever, "%s/config.json", to));
 }
 
 /* Another tokenizer than that of the folder which the weights came from: 1 if
@@ -321,15 +315,12 @@ int hf_finish_export(const Plan *p, const char *from, const char *to,
     if (copy_beside(beside(from), to) < 0)
         return -1;
     int anew = take_tokenizer(from, to);
-    if (anew < 0)
-        return -1;
-    json_t *ids = special_ids(p, to);
-    int bad =
-        write_config(p, dt, ids, anew, to) |
-        write_ids(strf(forever, "%s/generation_config.json", to), ids, anew) |
-        write_tokenizer_config(ids, to);
-    json_decref(ids);
-    return bad;
+    const JsonMember *ids = special_ids(p, to);
+
+    return write_config(p, dt, ids, anew, to) |
+           write_ids(strf(forever, "%s/generation_config.json", to), ids,
+                     anew) |
+           write_tokenizer_config(ids, to);
 }
 
 /* folder_commit renames: a folder whose name cannot be given to another. */

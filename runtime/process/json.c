@@ -544,3 +544,65 @@ int jv_same(Arena *a, JsonValue x, JsonValue y)
         return same_text(a, x, y);
     return same_members(a, x, y);
 }
+
+/* ---- changing an object -------------------------------------------------- */
+
+JsonMember *jv_members(Arena *a, JsonValue object)
+{
+    JsonMember m, *v = NULL;
+
+    for (size_t at = 0; jv_next(object, &at, &m.key, &m.value);)
+        vec_push(a, v, m);
+    return v;
+}
+
+static JsonValue literal(const char *s)
+{
+    return (JsonValue){ s, strlen(s) };
+}
+
+JsonValue jv_string(Arena *a, const char *text)
+{
+    Text out = { .arena = a };
+
+    put_json(&out, text);
+    return literal(out.s);
+}
+
+JsonValue jv_member(const JsonMember *members, const char *key)
+{
+    JsonValue v = { 0 };
+
+    for (size_t i = 0; i < vec_len(members); i++)
+        v = jv_is(members[i].key, key) ? members[i].value : v;
+    return v;
+}
+
+void jv_set(Arena *a, JsonMember **members, const char *key, JsonValue value)
+{
+    JsonMember m = { jv_string(a, key), value };
+    int found = 0;
+
+    for (size_t i = 0; i < vec_len(*members); i++)
+        if (jv_is((*members)[i].key, key)) {
+            (*members)[i].value = value;
+            found = 1;
+        }
+    if (!found)
+        vec_push(a, *members, m);
+}
+
+JsonValue jv_object(Arena *a, const JsonMember *members, int indent)
+{
+    Text out = { .arena = a };
+    int n = 0;
+
+    put(&out, "{");
+    for (size_t i = 0; i < vec_len(members); i++)
+        if (members[i].value.s)
+            put(&out, "%s\n%*s%.*s: %.*s", n++ ? "," : "", indent + 2, "",
+                (int)members[i].key.n, members[i].key.s,
+                (int)members[i].value.n, members[i].value.s);
+    put(&out, "%s%*s}", n ? "\n" : "", n ? indent : 0, "");
+    return literal(out.s);
+}

@@ -71,4 +71,17 @@ char *jv_text(Arena *a, JsonValue v, size_t *n);
  */
 int jv_same(Arena *a, JsonValue x, JsonValue y);
 
+/* An object as its members, a vec; duplicate keys stay. jv_set replaces the
+ * value of a key or adds it; no value: the member is left out. jv_object is the
+ * text, of which values that nobody set are as they were; indent: spaces before
+ * its closing brace. */
+typedef struct JsonMember {
+    JsonValue key, value;
+} JsonMember;
+JsonMember *jv_members(Arena *a, JsonValue object);
+JsonValue jv_member(const JsonMember *members, const char *key);
+void jv_set(Arena *a, JsonMember **members, const char *key, JsonValue value);
+JsonValue jv_object(Arena *a, const JsonMember *members, int indent);
+JsonValue jv_string(Arena *a, const char *text); /* a string, quoted */
+
 #endif

@@ -70,7 +70,7 @@ is "meant so" 0 "$PLEAT" run "$dir/theta.lua" from="$dir/hub" $host data.train="
     train.batch=2 axes.seq=16 hf.except=rope_theta name="$dir/meant"
 is "goes out as it is" 0 sh -c "$PLEAT export $dir/meant $dir/meant.out && grep '\"rope_theta\": 10000,' $dir/meant.out/config.json"
 sed 's/eps = 2, 1e-06/eps = 2, 1e-05/' "$dir/my.lua" >"$dir/eps.lua"
-refused "another eps" "has rms_norm_eps = 1e-6, the model 1e-5" run "$dir/eps.lua" from="$dir/hub"
+refused "another eps" "has rms_norm_eps = 1e-06, the model 1e-05" run "$dir/eps.lua" from="$dir/hub"
 
 # folder CHANGE: the folder with its config.json so changed
 folder() {
