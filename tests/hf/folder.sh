@@ -87,8 +87,9 @@ folder 's/qwen3_moe/qwen4_moe/'
 is "another family" 1 "$PLEAT" import "$dir/other" "$dir/other.lua"
 says "lists those that are known" "known are mixtral, qwen2_moe"
 folder '/"hidden_size"/d'
-is "a number is missing" 1 "$PLEAT" import "$dir/other" "$dir/other.lua"
-says "says which" "config.json has no hidden_size"
+is "a key is absent" 0 "$PLEAT" import "$dir/other" "$dir/other.lua"
+is "it has the default of transformers" 0 grep -F 'hidden=2048' "$dir/other.lua"
+rm -f "$dir/other.lua"
 folder '3s/$/,,/'
 is "no JSON" 1 "$PLEAT" import "$dir/other" "$dir/other.lua"
 says "its line" "other/config.json:3: error: "
