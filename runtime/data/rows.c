@@ -5,8 +5,8 @@
 
 /* ---- characters ---------------------------------------------------------- */
 
-/* The character i behind the place, -1 beyond the end. */
-static int peek(TextRows *rows, size_t i)
+/* Reads until the character i behind the place is there. 0: it never is. */
+static int reach(TextRows *rows, size_t i)
 {
     while (rows->at + i >= rows->buf.n) {
         if (rows->at) {
@@ -15,9 +15,17 @@ static int peek(TextRows *rows, size_t i)
             rows->at = 0;
         }
         if (!stream_read(rows->in, &rows->buf))
-            return -1;
+            return 0;
     }
-    return (uint8_t)rows->buf.s[rows->at + i];
+    return 1;
+}
+
+/* The character i behind the place, -1 beyond the end. */
+static inline int peek(TextRows *rows, size_t i)
+{
+    return rows->at + i < rows->buf.n || reach(rows, i)
+               ? (uint8_t)rows->buf.s[rows->at + i]
+               : -1;
 }
 
 static void pass(TextRows *rows, size_t n)
@@ -42,13 +50,25 @@ static int pass_spaces(TextRows *rows)
     return c;
 }
 
+/* Passes over characters of a string that mean nothing. */
+static size_t plain(const TextRows *rows, size_t i)
+{
+    const char *s = rows->buf.s + rows->at;
+    size_t n = rows->buf.n - rows->at;
+
+    while (i < n && s[i] != '"' && s[i] != '\\' && s[i] != '\n')
+        i++;
+    return i;
+}
+
 /* Bytes of the value here, by brackets and quotes alone. A string ends with its
  * line, so that one that is not closed takes no other rows. */
 static size_t value_size(TextRows *rows)
 {
     int depth = 0, quoted = 0, c;
 
-    for (size_t i = 0; (c = peek(rows, i)) >= 0; i++) {
+    for (size_t i = 0; (c = peek(rows, i = quoted ? plain(rows, i) : i)) >= 0;
+         i++) {
         if (quoted) {
             quoted = c != '"';
             i += c == '\\';
@@ -134,7 +154,10 @@ char *json_text(const char *row, size_t n, const char *field, char *to,
                    ? lacks(in, field)
                    : strdup("is no object of JSON with texts");
     const char *why = jv_decode(text, to, len);
-    return why ? strdup(why) : NULL;
+    char *said = NULL;
+    if (why && asprintf(&said, "has a \"%s\" that %s", field, why) < 0)
+        said = strdup(why);
+    return said;
 }
 
 /* ---- csv ----------------------------------------------------------------- */

@@ -159,7 +159,12 @@ static const char *text_format(Arena *a, const char *s, size_t n,
 {
     int comma = is_table(s, n, ',');
 
-    *format = is_json(s, n) ? FORMATjsonl : FORMATtext;
+    const char *line = memchr(s, '\n', n);
+    size_t left = line ? n - (size_t)(line + 1 - s) : 0;
+    int json = is_json(s, n) || /* or a broken first row: reading says so */
+               (left > 1 && line[1] == '{' && is_json(line + 1, left)) ||
+               (n > 1 && !memcmp(s, "{'", 2));
+    *format = json ? FORMATjsonl : FORMATtext;
     if (*format == FORMATtext && (comma || is_table(s, n, '\t')))
         return strf(a,
                     "may be a table: data.format=%s takes its column "
@@ -182,6 +187,17 @@ static int all_below(const Tokens *tokens, int64_t bytes, int64_t vocab)
     return tokens->size % bytes == 0;
 }
 
+/* Are the first numbers of 16 bits letters, digits, marks and blanks alone? */
+static int all_ascii(const Tokens *tokens)
+{
+    for (int64_t i = 0; i < tokens->size / 2 && i < SAMPLE; i++) {
+        int c = tokens->map[2 * i];
+        if (tokens->map[2 * i + 1] || !(isprint(c) || isspace(c)))
+            return 0;
+    }
+    return 1;
+}
+
 static const char *raw_format(Arena *a, Tokens *tokens, int64_t vocab)
 {
     if (vocab <= 0)
@@ -199,6 +215,9 @@ static const char *raw_format(Arena *a, Tokens *tokens, int64_t vocab)
                     "vocabulary of %ld (data.format=uint16, uint32 or bytes "
                     "reads it all the same)",
                     vocab);
+    if (narrow && vocab > UINT8_MAX + 1 && all_ascii(tokens))
+        return "seems to be a text in UTF-16 without a byte order mark "
+               "(data.format=uint16 reads it as tokens)";
     tokens->format = narrow ? FORMATuint16 : FORMATuint32;
     return NULL;
 }

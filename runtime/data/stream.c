@@ -43,7 +43,12 @@ struct TextStream {
 
 static void *zstd_open(void)
 {
-    return dl.ZSTD_createDStream();
+    enum { WINDOWLOG = 100, LARGEST = 31 }; /* of zstd --long=31 */
+    void *stream = dl.ZSTD_createDStream();
+
+    if (stream)
+        dl.ZSTD_DCtx_setParameter(stream, WINDOWLOG, LARGEST);
+    return stream;
 }
 
 static UnpackStep zstd_step(void *state, PackedSpan *in, PackedSpan *out)

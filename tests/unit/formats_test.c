@@ -278,6 +278,9 @@ static void test_refused(void **state)
     expect_text("[{\"text\": \"a\"}] more", "has more behind its array");
     expect_text("{\"text\": \"a\"}\n{\"body\": \"b\", \"id\": 1}\n",
                 "line 2: has no \"text\" (data.field= names one of: body, id)");
+    expect_text("{'text': 'a'}\n", "line 1: no key where one must stand");
+    expect_text("ab\"}\n{\"text\": \"b\"}\n", "line 1: neither a value");
+    expect_text("{\"text\": 5}\n", "line 1: has a \"text\" that is no text");
     expect_text("id,text\n1,one\n2,\"two, or\n2\"\n",
                 "data.format=csv takes its column");
     expect_text("id\ttext\n1\tone\n2\ttwo", "data.format=tsv takes its column");
