@@ -57,10 +57,10 @@ typedef struct Front {
     const Scope *scope;
     const char *file, *dir; /* of the model */
     const Opts *cmdline;
-    const Loc *loc; /* of the call being served */
-    const char *fn; /* and its name */
-    Table *locs, *places;
-    Source *source; /* vec: every file read */
+    const Loc *loc;                /* of the call being served */
+    const char *fn;                /* and its name */
+    Table *locs, *places, *onehot; /* onehot: nodes of one_hot() */
+    Source *source;                /* vec: every file read */
     const Source *given;
     int ngiven;      /* read these instead of files */
     HfEntry *hf;     /* vec */
@@ -135,6 +135,7 @@ Graph *current(Front *front);
 /* a at index e of its axis, which e may have too. */
 Node *gathered(Front *front, Node *a, Node *e, Axis *axis);
 void find_roles(Front *front); /* roles.c */
+void bound_ids(Front *front);  /* ids.c */
 void check_whole(Graph *g);    /* settings.c */
 int state_role(lua_State *L);  /* role(axis, name) */
 void known_role(Front *front, Axis *a, AxisRole role);
@@ -209,6 +210,8 @@ int lua_hf(lua_State *L);
 void hf_finish(Front *front);
 void hf_config(lua_State *L, Front *front); /* of the table on top */
 void hf_config_check(Front *front);
+/* Marks nodes that a sink needs; the number of losses and outputs. */
+int mark_used(Graph *g);
 void decl_finish(Front *front);
 void compose_finish(Front *front);
 /* Sorted keys of the table at arg (strings only), so that nothing depends on

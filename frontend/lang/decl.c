@@ -496,7 +496,7 @@ square:
 
 /* Marks what a sink needs; operands stand before users. Returns the number of
  * losses and outputs. */
-static int mark_used(Graph *g)
+int mark_used(Graph *g)
 {
     int asked = 0;
 

@@ -145,7 +145,9 @@ static int one_hot(lua_State *L)
     if (dim_of(e, a) >= 0)
         err(front->loc, "one_hot: the index %s already has the axis '%s'",
             dims_text(front, e), a->name);
-    return push_node(L, ew(front, Oeq, e, iota_of(front, a, size), NULL));
+    Node *n = ew(front, Oeq, e, iota_of(front, a, size), NULL);
+    *table_at(front->onehot, KEYP(n)) = n;
+    return push_node(L, n);
 }
 
 static int argmax(lua_State *L)

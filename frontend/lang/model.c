@@ -312,6 +312,7 @@ static void start(Front *front, const char *file, const Opts *cmdline,
     front->quiet = flags & TRACEquiet;
     front->locs = table_new(forever);
     front->places = table_new(a);
+    front->onehot = table_new(a);
     front->watch = watch();
     front->g->opts = opts_new(a);
     opts_copy(front->g->opts, cmdline);
@@ -363,6 +364,7 @@ static Trace run_model(Front *front, const char *file, const Opts *cmdline,
     axes_order(front);
     compose_finish(front);
     find_roles(front);
+    bound_ids(front);
     check_whole(front->g);
     if (!front->ngiven)
         opts_files(front->g->opts);

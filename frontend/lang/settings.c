@@ -30,7 +30,7 @@ static void statistics_only(Graph *g)
         g->node[i]->mark = 0;
     for (size_t i = vec_len(g->node); i-- > 0;) {
         const Node *n = g->node[i];
-        if (n->op == Oupdate || n->op == Ometric)
+        if (n->op == Oupdate || (n->op == Ometric && !n->at.metric.beyond))
             n->in[n->nin - 1]->mark = (int)i + 1;
         if (!n->mark || g_over_batch(g, n))
             continue;

@@ -132,8 +132,11 @@ static void tensor_text(Codec *codec, Tensor *tensor)
         code_expect(codec, "of");
         tensor->of = code_index(codec, "tensor", tensor->of);
     }
-    if (tensor->kind == TKinput)
+    if (tensor->kind == TKinput) {
         tensor->second = code_option(codec, "second", tensor->second);
+        if (code_option(codec, "below", tensor->below != 0))
+            tensor->below = code_int(codec, tensor->below);
+    }
     code_place(codec, &tensor->file, &tensor->line);
 }
 

@@ -10,7 +10,7 @@ static const char *const results[NRESULT] = {
     [RESULTloss] = "loss",    [RESULTgrad_norm] = "grad_norm",
     [RESULTok] = "ok",        [RESULToverflow] = "overflow",
     [RESULTterm] = "loss.",   [RESULTmetric] = "metric.",
-    [RESULTreach] = "reach.",
+    [RESULTreach] = "reach.", [RESULTbeyond] = "beyond.",
 };
 
 int64_t scalar_elems(const Scalar *scalar)

@@ -60,8 +60,9 @@ typedef struct Tensor {
     int nd;
     PlanDim dim[MAXD];
     int buf;
-    int second; /* input: of a pair's second micro-batch */
-    int of;     /* COMPANIONS: of this parameter, a tensor of the role */
+    int second;    /* input: of a pair's second micro-batch */
+    int64_t below; /* input: integers are; 0: any */
+    int of;        /* COMPANIONS: of this parameter, a tensor of the role */
     /* A run of a bucket (ZeRO). Of the local part that dim[] describes, row
      * major, this rank has the elements that fall into [pos*run, (pos+1)*run)
      * when its first is element `at` of the bucket; they lie in buf from
@@ -97,6 +98,8 @@ typedef enum ResultKind {
     RESULTmetric,   /* "metric.balance" */
     RESULTreach,    /* "reach.<history>": a tensor's largest magnitude over what
                        its scale allows (passes/quant/delayed.c) */
+    RESULTbeyond, /* "beyond.<axis>'<n>": the largest index beyond its axis, or
+                       0 */
     NRESULT
 } ResultKind;
 

@@ -82,6 +82,7 @@ static void add_tensor(Emit *emit, const Graph *g, const Node *n,
         .name = name, .kind = kind, .dt = n->dt, .nd = n->nd, .buf = buf
     };
     t.second = n->op == Oinput && n->at.input.second;
+    t.below = n->op == Oinput ? n->at.input.below : 0;
 
     for (int d = 0; d < n->nd; d++)
         fill_dim(emit, g, n, d, &t.dim[d]);

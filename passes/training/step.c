@@ -149,6 +149,17 @@ static const char *metric_name(Graph *g, const Node *n)
                 *n->scope->path ? "." : "", n->at.metric.name);
 }
 
+/* The largest element of n in all micro-batches. */
+static Node *largest(TrainStep *step, Node *n)
+{
+    Node *x = g_cast(step->g, g_per_micro(step->g, n), Df32);
+    Axis *ax[MAXD];
+
+    for (int i = 0; i < x->nd; i++)
+        ax[i] = x->dim[i].a;
+    return g_accum(step->g, g_red(step->g, Omax, x, ax, x->nd), Rmax);
+}
+
 /* One sweep over the nodes there were: what kind each is decides. */
 static void add_sinks(TrainStep *step, Node **node, size_t count)
 {
@@ -159,6 +170,10 @@ static void add_sinks(TrainStep *step, Node **node, size_t count)
         step->l = n->loc;
         if (n->op == Oloss)
             add_loss(step, n, named);
+        else if (n->op == Ometric && n->at.metric.beyond)
+            post_result(step,
+                        strf(step->g->arena, "beyond.%s", n->at.metric.name),
+                        largest(step, n->in[0]));
         else if (n->op == Ometric)
             post_result(step, metric_name(step->g, n),
                         post_value(step, n->in[0], n));

@@ -30,6 +30,16 @@ int64_t plan_vocab(const Plan *p)
     return most;
 }
 
+int64_t input_below(const Plan *p, const char *name)
+{
+    const Tensor *tensor;
+
+    for (int i = 0; (tensor = plan_input(p, i)); i++)
+        if (!strcmp(tensor->name, name) && tensor->below)
+            return tensor->below;
+    return INT32_MAX;
+}
+
 static void read_shape(Data *data)
 {
     const Plan *p = data->plan;
@@ -73,16 +83,22 @@ static void check_whole(const BatchFill *fill, const Tokens *tokens, int64_t at,
             fill->d->key, v, at, tokens->path);
 }
 
+/* -1 as a label: no loss. Other indices below 0 name no element. */
 static void check_token(const BatchFill *fill, const Tokens *tokens, int64_t at,
                         double v)
 {
     const Data *data = fill->d;
-    double least = strcmp(fill->t->name, "labels") ? 0 : -1; /* -1: no loss */
+    int token = is_tokens(fill->t);
+    int byte = fill->t->dt == Du8;
+    int64_t below = fill->t->below ? fill->t->below : byte ? 256 : INT32_MAX;
+    double least = token  ? -!strcmp(fill->t->name, "labels")
+                   : byte ? 0
+                          : INT32_MIN;
 
-    if (!(v >= least) || (data->vocab && v >= (double)data->vocab))
-        err(data->loc,
-            "%s: token %.0f at %ld of %s is beyond the vocabulary of %ld",
-            data->key, v, at, tokens->path, data->vocab);
+    if (!(v >= least) || v >= (double)below)
+        err(data->loc, "%s: %s %.0f at %ld of %s is beyond the %s of %ld",
+            data->key, token ? "token" : "index", v, at, tokens->path,
+            token ? "vocabulary" : "axis", below);
     check_whole(fill, tokens, at, v);
 }
 
@@ -91,14 +107,14 @@ static void check_token(const BatchFill *fill, const Tokens *tokens, int64_t at,
 static void check_taken(const BatchFill *fill, const Tokens *tokens, int64_t at,
                         int64_t n, const int32_t *dst)
 {
-    int64_t vocab = fill->d->vocab ? fill->d->vocab : INT32_MAX;
+    int64_t below = fill->t->below ? fill->t->below : INT32_MAX;
     int32_t least = 0, most = 0;
 
     for (int64_t i = 0; i < n; i++) {
         least = dst[i] < least ? dst[i] : least;
         most = dst[i] > most ? dst[i] : most;
     }
-    if (least < 0 || most >= vocab)
+    if (least < 0 || most >= below)
         for (int64_t i = 0; i < n; i++)
             check_token(fill, tokens, at + i, tokens_at(tokens, at + i));
 }
@@ -118,6 +134,19 @@ static void look_at(const BatchFill *fill, const Tokens *tokens, int64_t n)
     }
 }
 
+/* The first n elements of a file, for each input that they feed. */
+static void look_at_file(const Data *data, const SampleFile *file, int64_t n)
+{
+    const Tensor *tensor;
+
+    for (int i = 0; (tensor = plan_input(data->plan, i)); i++) {
+        BatchFill f = { .d = data, .t = tensor };
+        if ((!file->input || !strcmp(file->input, tensor->name)) &&
+            (is_tokens(tensor) || tensor->below))
+            look_at(&f, &file->t, file->t.n < n ? file->t.n : n);
+    }
+}
+
 /* A wrong file is known when a run starts, by the beginning of each. */
 static void look_ahead(const Data *data)
 {
@@ -127,16 +156,8 @@ static void look_ahead(const Data *data)
     for (size_t i = 0; i < vec_len(samples->part); i++)
         files += (int64_t)vec_len(samples->part[i].file);
     for (size_t i = 0; i < vec_len(samples->part); i++)
-        for (size_t k = 0; k < vec_len(samples->part[i].file); k++) {
-            const SampleFile *file = &samples->part[i].file[k];
-            const Tensor tensor = { .name =
-                                        file->input ? file->input : "tokens" };
-            BatchFill f = { .d = data, .t = &tensor };
-            if (!is_tokens(&tensor))
-                continue;
-            look_at(&f, &file->t,
-                    file->t.n < LOOK / files ? file->t.n : LOOK / files);
-        }
+        for (size_t k = 0; k < vec_len(samples->part[i].file); k++)
+            look_at_file(data, &samples->part[i].file[k], LOOK / files);
 }
 
 /* Most tokens by far. */
@@ -158,10 +179,8 @@ static void fill_any(const BatchFill *fill, const Tokens *t, int64_t at,
     }
     for (int64_t i = 0; i < n; i++) {
         double v = tokens_at(t, at + i);
-        if (tokens)
+        if (tokens || dtypes[fill->t->dt].kind == 'i')
             check_token(fill, t, at + i, v);
-        else if (dtypes[fill->t->dt].kind == 'i')
-            check_whole(fill, t, at + i, v);
         elem_set(fill->t->dt, fill->dst, to + i, v);
     }
 }
@@ -394,10 +413,11 @@ static const TextArgs *take_text(Arena *a, const Data *data)
     TextArgs *t = alloc(a, sizeof *t);
 
     *t = text_args(opts);
-    if (t->t && data->vocab && t->t->vocab > data->vocab)
+    int64_t below = input_below(data->plan, "tokens");
+    if (t->t && t->t->vocab > below)
         err(opts_loc(opts, "data.tokenizer"),
             "%s has %ld tokens, the model's vocabulary %ld (axes.vocab)",
-            t->t->path, t->t->vocab, data->vocab);
+            t->t->path, t->t->vocab, below);
     return t->t ? t : NULL;
 }
 

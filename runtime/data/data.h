@@ -357,6 +357,8 @@ int64_t data_perstep(const Data *data); /* samples of one step */
 int64_t data_vocab(const Data *data);   /* 0: unknown */
 const Samples *data_source(const Data *data);
 int64_t sample_elems(const Tensor *tensor); /* without micro and batch */
+/* What the integers of an input are below. */
+int64_t input_below(const Plan *p, const char *name);
 int64_t plan_vocab(const Plan *p); /* the largest axis of that role; 0: none */
 /* The i-th sample in the files' order: its tokens, seq + 1 of them, to out when
  * there is one; -1 beyond the end. Returns how many; 0: these are no tokens. */

@@ -68,7 +68,8 @@ static void fill(void *self, const Tensor *tensor, int64_t rank, int64_t micro,
     const Bench *bench = self;
     int64_t n = tensor_held(tensor);
     uint64_t key = splitmix64((uint64_t)(rank * 65536 + micro + bench->micro));
-    uint64_t vocab = bench->vocab ? (uint64_t)bench->vocab : 2;
+    int64_t below = tensor->below ? tensor->below : bench->vocab;
+    uint64_t vocab = below ? (uint64_t)below : 2;
 
     if (tensor->dt == Di32)
         for (int64_t i = 0; i < n; i++)

@@ -98,10 +98,11 @@ static void push_prompt(Gen *gen, const char *prompt)
          i++)
         push(gen, tokenizer->before[i]);
     for (int64_t i = 0; i < encoder->n; i++) {
-        if (encoder->id[i] >= gen->f.vocab)
+        int64_t below = gen->f.tokens->below;
+        if (below && encoder->id[i] >= below)
             err(NULL, "%s %d of the prompt is beyond the vocabulary of %ld",
                 tokenizer->bytes ? "byte" : "token", (int)encoder->id[i],
-                gen->f.vocab);
+                below);
         push(gen, encoder->id[i]);
     }
     if (!*gen->f.n)

@@ -402,8 +402,9 @@ static void warn_saturated(Log *log, int64_t step, const double *v)
 static void event_step(Log *log, const Logged *logged, const double *v)
 {
     for (int i = 0; i < log->role->nout; i++)
-        if (log->role->out[i].result != RESULTok && !log->role->out[i].dim.n &&
-            log->made[i])
+        if (log->role->out[i].result != RESULTok &&
+            log->role->out[i].result != RESULTbeyond &&
+            !log->role->out[i].dim.n && log->made[i])
             event_scalar(log->events, logged->step, log->role->out[i].name,
                          v[i]);
     event_scalar(log->events, logged->step, "lr", logged->lr);

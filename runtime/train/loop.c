@@ -39,6 +39,25 @@ static int stopping(Train *train)
     return comm_max(train->comm, signalled()) != 0;
 }
 
+/* An index beyond its axis is an error of the data or of the model. */
+static void check_indices(const Train *train)
+{
+    const Role *role = exec_role(train->x, train->comm->first);
+
+    for (int i = 0; i < role->nout; i++) {
+        const Scalar *out = &role->out[i];
+        if (out->result != RESULTbeyond || !(exec_out(train->x, i) > 0))
+            continue;
+        const Buf *b = &role->buf[out->buf];
+        err_status = 1;
+        if (comm_speaks(train->comm, 0))
+            err(&(Loc){ b->file, b->line, NULL },
+                "an index into axis '%.*s' is %.0f, beyond its end",
+                (int)strcspn(out->own, "'"), out->own, exec_out(train->x, i));
+        exit(err_status);
+    }
+}
+
 /* Mean results over eval_steps steps, always of the same samples; none if a
  * signal comes meanwhile. */
 static void validate_on(Train *train, const ValidSet *set)
@@ -57,6 +76,7 @@ static void validate_on(Train *train, const ValidSet *set)
         Feed f = data_feed(set->data, k * data_perstep(set->data));
         StepValues b = step_block(train->plan->opts, train->state.step);
         exec_run(train->x, PGeval, &b, &f);
+        check_indices(train);
         for (int i = 0; i < r->nout; i++)
             sum[i] = plain_nan(sum[i] + exec_out(train->x, i) / (double)n);
     }
@@ -195,6 +215,8 @@ static void read_step(Train *train, const PendingStep *step)
     double end = monotonic(), secs = end - train->since;
     double host = secs - (train->x->waited - train->waited);
     const double *each = alone(train, secs);
+
+    check_indices(train);
 
     train->since = end;
     train->waited = train->x->waited;

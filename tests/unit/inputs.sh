@@ -14,9 +14,9 @@ array() {
 }
 # run NAME MODEL DATA key=value...
 run() {
-    file=$dir/$2.lua data=$3 name=$1
+    file=$dir/$2.lua data=$3 out=$1
     shift 3
-    "$PLEAT" run "$file" name="$dir/$name" data.train="$data" train.batch=4 train.steps=2 "$@"
+    "$PLEAT" run "$file" name="$dir/$out" data.train="$data" train.batch=4 train.steps=2 "$@"
 }
 losses() { grep -o '"loss": [^,]*' "$dir/$1/metrics.jsonl"; }
 bytes() { awk -v n="$1" -v m="$2" 'BEGIN { for (i = 0; i < n; i++) printf "\\%03o", i % m }'; }
@@ -49,6 +49,36 @@ is "a number for a picture" 1 run no m "$dir/set"
 says "is refused" "a row of $dir/set/pictures.npy has 1 elements, input 'pictures' needs 24"
 is "tokens for pictures" 1 run no m "$dir/set/labels.npy"
 says "are refused" "m.lua:2: error: data.train: $dir/set/labels.npy holds tokens; input 'pictures' needs a folder with an array for each input: "
+
+# ---- integers against the axis that they index -----------------------------------
+
+# ids NAME STATUS IDS TEXT: rows IDS of a table with 7 rows, or the loss TEXT
+ids() {
+    cat >"$dir/ids.lua" <<END
+axes { batch=2, seq=8, hidden=4, patch=4, pixel=6, class=7, vocab=60 }
+local tokens, labels, reward = input("tokens", "batch seq"), input("labels", "batch seq"), input("reward", "batch", "i32")
+local table = param("table", "class hidden")
+local function ce(t) return cross_entropy(dot(embed(tokens, param("w", "vocab hidden")), table, "hidden"), t, "class") end
+loss("l", mean($3, "batch seq"))
+END
+    rm -rf "$dir/i"
+    is "$1" "$2" run i ids "$dir/set" fold.dp=2
+    [ -z "$4" ] || says "is refused" "$4"
+}
+beyond="error: an index into axis 'class' is"
+ids "tokens by their remainder" 0 'sum(embed(mod(tokens, 7), table), "hidden")'
+ids "tokens below another" 0 'sum(embed(where(lt(tokens, 7), tokens, 0), table), "hidden")'
+ids "the least of tokens and a constant" 0 'sum(embed(minimum(tokens * 3, 6), table), "hidden")'
+ids "tokens less a constant" 0 'sum(embed(tokens - 43, table), "hidden")'
+ids "labels of some classes" 0 'ce(where(lt(labels, 7), labels, -1))'
+ids "a token plus a constant" 1 'sum(embed(tokens + 1, table), "hidden")' \
+    "data.train: token 6 at 6 of $dir/set/tokens.npy is beyond the vocabulary of 6"
+ids "an index other than tokens" 1 'sum(embed(reward, table), "hidden") + 0 * f32(tokens)' \
+    "data.train: index 7 at 7 of $dir/set/reward.npy is beyond the axis of 7"
+ids "a one-hot" 1 'sum(dot(f32(one_hot(tokens, "class")), table, "class"), "hidden")' "beyond the vocabulary of 7"
+ids "labels of more classes" 1 'ce(labels)' "labels.npy is beyond the vocabulary of 7"
+ids "sums of two inputs" 1 'sum(embed(tokens + reward, table), "hidden")' "ids.lua:5: $beyond"
+ids "some labels of more classes" 1 'ce(where(lt(labels, 20), labels, -1))' "ids.lua:4: $beyond 19, beyond its end"
 
 printf '1..%d\n' $n
 exit $bad

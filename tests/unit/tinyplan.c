@@ -333,6 +333,7 @@ static void add_tensors(Make *k)
     for (int i = 0; i < 2; i++) {
         t = add_tensor(k, inputs[i], TKinput, TOKENS + i);
         t->nd = 3;
+        t->below = TINYVOCAB;
         t->dim[0] = dim("micro", k->dp, along_dp(k->p, 1), 1);
         t->dim[1] = dim("batch", TINYBATCH, aff(0), TINYBATCH);
         t->dim[2] = dim("seq", TINYSEQ, aff(0), TINYSEQ);
