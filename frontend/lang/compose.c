@@ -75,12 +75,12 @@ static int composite(lua_State *L)
 
 /* ---- attention ----------------------------------------------------------- */
 
-/* About a node of the model: the number of the one attention whose scores need
- * it, or OUTSIDE; does it depend on real data, and on real scores that are read
- * outside the attention? */
+/* Facts about a node of the model. */
 typedef struct ScoreUse {
-    int by, real, shared;
-    const Node *stays; /* operand of this attention, as it compares */
+    int by;     /* 2 + the node of the only attention whose scores read it */
+    int real;   /* depends on real numbers of the model */
+    int shared; /* depends on real scores that are read outside attention */
+    const Node *stays; /* the attention that has this comparison as operand */
 } ScoreUse;
 
 enum { UNREAD, OUTSIDE };
@@ -313,7 +313,7 @@ static void note_reader(ScoreUse *use, const Node *n, int by)
     *was = *was == UNREAD || *was == by ? by : OUTSIDE;
 }
 
-/* Who reads the operands of n, of which all readers are known. */
+/* Adds the reader of n to the readers of its operands. */
 static void pass_on(const Graph *g, ScoreUse *use, const Node *n)
 {
     int *by = &use[n->id].by, taken = 0;
@@ -364,8 +364,9 @@ static void warn_stored(Front *front, const ScoreUse *use)
     }
 }
 
-/* Who reads what, by the comparisons known to stay outside; finds more of them:
- * what these compare is read outside too. Operands stand before users. */
+/* Computes the facts of all nodes from the comparisons known to stay outside.
+ * Their operands are read outside too, so that further comparisons may follow;
+ * returns whether any did. Operands stand before users. */
 static int find_uses(const Graph *g, ScoreUse *use)
 {
     size_t count = vec_len(g->node);

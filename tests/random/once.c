@@ -1,6 +1,6 @@
-/* once.c: a law of models, as the front end leaves them: what the body of an
- * attention compares is not computed outside of it too. A body rounds
- * otherwise, so that two values of one number would be compared. */
+/* once.c: a law of traced models: the body of an attention compares no value
+ * that is computed outside it too. The body rounds differently, so that two
+ * values of one node would be compared. */
 #include "random.h"
 
 /* A node of a body, seen from outside. */
