@@ -323,6 +323,45 @@ static void fill_in(Import *import)
 
 /* ---- the command --------------------------------------------------------- */
 
+/* Settings of a training that the model file does not take over. */
+static void warn_training_keys(const Import *import)
+{
+    static const struct {
+        const char *key, *instead;
+    } keys[] = {
+        { "attention_dropout", "dropout(x, p) in the model applies one" },
+        { "hidden_dropout", "dropout(x, p) in the model applies one" },
+        { "router_jitter_noise", "the router of the model has no noise" },
+        { "router_aux_loss_coef",
+          "the weight of loss(\"balance\", ..) in the model holds, per layer" },
+        { "aux_loss_alpha",
+          "the weight of loss(\"balance\", ..) in the model holds" },
+    };
+
+    for (int i = 0; i < countof(keys); i++) {
+        double x = hf_config_says(import->config, keys[i].key)
+                       ? hf_config_value(import->config, keys[i].key)
+                       : 0;
+        if (x > 0)
+            warn(NULL, "%s/config.json has %s=%g, which is not taken over: %s",
+                 import->folder, keys[i].key, x, keys[i].instead);
+    }
+}
+
+/* err() for weights that no dtype of a file describes. */
+static void check_quantization(const Import *import)
+{
+    JsonValue q = jv_get(import->config, "quantization_config");
+    const char *kind = jv_text(forever, jv_get(q, "quant_method"), NULL);
+
+    if (jv_kind(q) == JSONobject && (!kind || strcmp(kind, "fp8")))
+        err(NULL,
+            "import: %s/config.json has a quantization_config of kind '%s'; "
+            "weights in fp8 with scales of blocks are read, others after "
+            "model.dequantize().save_pretrained(DIR) in transformers",
+            import->folder, kind ? kind : "");
+}
+
 /* The model's numbers against the folder's. */
 static int check_job(void *arg, FILE *out)
 {
@@ -362,6 +401,13 @@ static const struct ModelType *type_of(const char *folder, JsonValue config)
             return &modeltypes[i];
         put(&all, "%s%s", i ? ", " : "", names[i]);
     }
+    if (jv_kind(jv_get(config, "text_config")) == JSONobject)
+        err(NULL,
+            "import: %s/config.json has model_type '%s' with its text model in "
+            "text_config; a folder of the text model alone is read "
+            "(transformers: "
+            "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW))",
+            folder, type ? type : "");
     err(NULL, "import: %s/config.json has model_type '%s'; known are %s%s",
         folder, type ? type : "", all.s,
         did_you_mean(type ? type : "", names, countof(modeltypes)));
@@ -378,6 +424,21 @@ static const char *model_for(const char *folder)
     return name;
 }
 
+/* The tokenizer that a folder has in place of tokenizer.json; "". */
+static const char *other_tokenizer(const char *folder)
+{
+    static const char *const names[] = { "tokenizer.model", "tekken.json",
+                                         "vocab.json" };
+
+    for (int i = 0; i < countof(names); i++)
+        if (!access(strf(forever, "%s/%s", folder, names[i]), F_OK))
+            return strf(forever,
+                        " but %s (transformers writes it: AutoTokenizer."
+                        "from_pretrained(DIR).save_pretrained(DIR))",
+                        names[i]);
+    return "";
+}
+
 int cmd_import(Args *args)
 {
     Import m = { .folder = args->file };
@@ -392,6 +453,8 @@ int cmd_import(Args *args)
         err(NULL, "import: %s has no config.json", m.folder);
     m.to = vec_len(args->word) > 1 ? args->word[1] : model_for(m.folder);
     m.of = type_of(m.folder, m.config);
+    check_quantization(&m);
+    warn_training_keys(&m);
     m.text = strf(forever, "%s", model_template(m.of->model));
     fill_in(&m);
     if (!access(m.to, F_OK))
@@ -402,9 +465,9 @@ int cmd_import(Args *args)
     fflush(stdout);
     write_model(m.to, m.text);
     if (access(strf(forever, "%s/tokenizer.json", m.folder), F_OK))
-        printf("%s has no tokenizer.json: data.tokenizer=FILE names one for "
+        printf("%s has no tokenizer.json%s: data.tokenizer=FILE names one for "
                "texts\n",
-               m.folder);
+               m.folder, other_tokenizer(m.folder));
     printf("next: pleat run %s from=%s data.train=texts.jsonl\n", m.to,
            m.folder);
     return 0;

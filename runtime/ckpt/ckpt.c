@@ -407,8 +407,22 @@ static StFile **open_indexed(Arena *a, const char *dir, const char *index)
         if (i < vec_len(seen))
             continue;
         vec_push(a, seen, file);
-        vec_push(a, files, st_need(a, strf(a, "%s/%s", dir, file)));
+        const char *path = strf(a, "%s/%s", dir, file);
+        if (!exists(path))
+            err(NULL,
+                "%s: %s, which it names, is not there; fetch it again (hf "
+                "download resumes)",
+                index, file);
+        vec_push(a, files, st_need(a, path));
     }
+    const char *single = "model.safetensors";
+    for (size_t i = 0; i < vec_len(seen); i++)
+        single = strcmp(seen[i], "model.safetensors") ? single : NULL;
+    if (single && exists(strf(a, "%s/%s", dir, single)))
+        err(NULL,
+            "%s names other files than %s, which is there too: two sets of "
+            "weights; move one away",
+            index, single);
     return files;
 }
 
@@ -430,6 +444,24 @@ static const char *newest_of(Arena *a, const char *path)
     return ckpt_exists(path)     ? ckpt_newest(a, path, &s, NULL)
            : ckpt_exists(inside) ? ckpt_newest(a, inside, &s, NULL)
                                  : NULL;
+}
+
+/* Weights of another format in a folder, and how to convert them; "". */
+static const char *other_weights(Arena *a, const char *dir)
+{
+    static const char *const names[] = { "pytorch_model.bin",
+                                         "pytorch_model.bin.index.json",
+                                         "consolidated.safetensors",
+                                         "adapter_model.safetensors" };
+
+    for (int i = 0; i < countof(names); i++)
+        if (exists(strf(a, "%s/%s", dir, names[i])))
+            return strf(a,
+                        " but %s; transformers converts: "
+                        "AutoModelForCausalLM.from_pretrained(DIR)"
+                        ".save_pretrained(NEW)",
+                        names[i]);
+    return "";
 }
 
 StFile **ckpt_files(Arena *a, const char *path)
@@ -454,8 +486,8 @@ StFile **ckpt_files(Arena *a, const char *path)
     }
     const char *single = strf(a, "%s/model.safetensors", dir);
     if (!exists(single))
-        err(NULL, "from: %s holds no checkpoint and no model.safetensors",
-            path);
+        err(NULL, "from: %s holds no checkpoint and no model.safetensors%s",
+            path, other_weights(a, path));
     return one_file(a, single);
 }
 

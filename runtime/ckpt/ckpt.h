@@ -309,6 +309,7 @@ typedef struct OutTensor {
     StTensor st;    /* of the file that it goes to */
     int file;       /* which one */
     FileType from;  /* of all parts; FTnone: several */
+    int state;      /* a part of it is a state of the model */
     int64_t filled; /* elements that parts bring */
     Share *part;    /* vec */
 } OutTensor;

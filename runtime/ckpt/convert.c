@@ -154,6 +154,9 @@ static OutTensor new_out(const HfRow *row)
     return o;
 }
 
+/* dt: of parameters. States keep their dtype, as transformers keeps the
+ * correction bias of a router in fp32: rounded to bf16 it would change the
+ * experts of most tokens. */
 static OutTensor *export_outs(Arena *a, const HfRow *row, StFile **file,
                               int nfile, FileType dt)
 {
@@ -168,12 +171,14 @@ static OutTensor *export_outs(Arena *a, const HfRow *row, StFile **file,
             err(NULL, "%s has no tensor '%s'", file[0]->path, r->t->name);
         if (number[i] == (int)vec_len(v))
             vec_push(a, v, new_out(r));
+        v[number[i]].state |= r->t->kind == TKstate;
         View from = ckpt_view(st_file, s, r->t);
         add_part(a, &v[number[i]], r, r->v.stride, r->v.base, &from);
     }
     for (size_t i = 0; i < vec_len(v); i++) {
         StTensor *s = &v[i].st;
-        s->dt = dt ? dt : v[i].from ? v[i].from : FTF32;
+        FileType own = v[i].from ? v[i].from : FTF32;
+        s->dt = dt && !v[i].state ? dt : own;
         s->bytes = st_bytes(s->dt);
         if (v[i].filled != st_elems(s))
             err(NULL, "hf{} fills %ld of %ld elements of '%s'", v[i].filled,
@@ -251,7 +256,7 @@ int convert_export(const Plan *p, const char *from, const char *hf, FileType dt,
         bad = write_weight_map(
             a, out, nfile, strf(a, "%s/model.safetensors.index.json", to.temp));
     if (!bad)
-        bad = hf_finish_export(p, from, to.temp, out ? out->st.dt : FTnone);
+        bad = hf_finish_export(p, from, to.temp, dt || !out ? dt : out->st.dt);
     if (bad)
         folder_drop(&to);
     else if (folder_commit(&to, 0))

@@ -311,6 +311,10 @@ struct TextArgs {
     const char *field; /* of a .jsonl's lines */
 };
 TextArgs text_args(const Opts *opts); /* err() at the key */
+/* err() at loc if weights come from a Hugging Face folder without a tokenizer
+ * and no tokenizer is given: the folder's tokens are not bytes. `text` names
+ * the input. */
+void need_tokenizer(const Opts *opts, const Loc *loc, const char *text);
 
 typedef struct TextCount {
     int64_t docs, empty, tokens, bytes;

@@ -29,18 +29,16 @@ int64_t sample_elems(const Tensor *tensor)
 
 /* ---- which files --------------------------------------------------------- */
 
-/* Weights of a Hugging Face folder know other tokens than bytes. */
-static void need_tokenizer(const Samples *samples, const char *path)
+void need_tokenizer(const Opts *opts, const Loc *loc, const char *text)
 {
-    const Opts *opts = samples->want.plan ? samples->want.plan->opts : NULL;
     const char *from = opts ? opts_str(opts, "from") : NULL;
 
-    if (!samples->want.text && from && !opts_given(opts, "data.tokenizer") &&
-        !access(strf(samples->mem, "%s/config.json", from), F_OK))
-        err(samples->want.loc,
-            "%s: %s is a text, and %s has no tokenizer.json; "
-            "data.tokenizer=FILE names one, data.tokenizer=bytes takes bytes",
-            samples->want.key, path, from);
+    if (from && !opts_given(opts, "data.tokenizer") &&
+        !access(strf(forever, "%s/config.json", from), F_OK))
+        err(loc,
+            "%s is a text, and %s has no tokenizer.json; data.tokenizer=FILE "
+            "names one, data.tokenizer=bytes takes bytes",
+            text, from);
 }
 
 /* Kinds of files that follow each other are named once. */
@@ -79,8 +77,9 @@ static void add_file(const Samples *samples, Corpus *corpus, const char *path,
         err(want->loc, "%s: %s %s", want->key, from, why);
     f.t.path = strf(samples->mem, "%s", path); /* what people know it by */
     add_kind(samples, corpus, &kind);
-    if (format_is_text(f.t.format))
-        need_tokenizer(samples, path);
+    if (format_is_text(f.t.format) && !want->text)
+        need_tokenizer(want->plan ? want->plan->opts : NULL, want->loc,
+                       strf(samples->mem, "%s: %s", want->key, path));
     if (want->shuffle || want->megatron)
         tokens_scattered(&f.t);
     vec_push(samples->mem, corpus->file, f);

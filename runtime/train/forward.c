@@ -65,6 +65,7 @@ TextArgs forward_text(const Plan *p)
     TextArgs text = text_args(p->opts);
 
     if (!text.t) {
+        need_tokenizer(p->opts, opts_loc(p->opts, "from"), "the prompt");
         text.t = tokenizer_bytes();
         text.eod = -1;
     }

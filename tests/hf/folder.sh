@@ -90,6 +90,33 @@ folder '/"hidden_size"/d'
 is "a key is absent" 0 "$PLEAT" import "$dir/other" "$dir/other.lua"
 is "it has the default of transformers" 0 grep -F 'hidden=2048' "$dir/other.lua"
 rm -f "$dir/other.lua"
+folder 's/"model_type": "qwen3_moe"/"model_type": "vl", "text_config": {}/'
+is "a wrapper of a text model" 1 "$PLEAT" import "$dir/other" "$dir/other.lua"
+says "says how to take it out" "its text model in text_config"
+folder 's/"model_type"/"quantization_config": {"quant_method": "awq"}, &/'
+is "weights of another quantization" 1 "$PLEAT" import "$dir/other" "$dir/other.lua"
+says "names it" "quantization_config of kind 'awq'"
+folder 's/"model_type"/"router_jitter_noise": 0.1, &/'
+is "a setting of training" 0 "$PLEAT" import "$dir/other" "$dir/other.lua"
+says "is named" "router_jitter_noise=0.1, which is not taken over"
+
+mv "$dir/other/tokenizer.json" "$dir/other/tokenizer.model"
+is "a tokenizer of another kind" 1 "$PLEAT" logits "$dir/other.lua" from="$dir/other" --prompt a
+says "is not taken for bytes" "has no tokenizer.json"
+mv "$dir/other/tokenizer.model" "$dir/other/tokenizer.json"
+
+# Weights in another form, or in two.
+mv "$dir/other/model.safetensors" "$dir/other/pytorch_model.bin"
+is "weights of torch.save" 1 "$PLEAT" logits "$dir/other.lua" from="$dir/other" --prompt a
+says "says how to convert them" "but pytorch_model.bin"
+echo '{"weight_map": {"lm_head.weight": "model-1.safetensors"}}' >"$dir/other/model.safetensors.index.json"
+is "an absent shard" 1 "$PLEAT" logits "$dir/other.lua" from="$dir/other" --prompt a
+says "is named" "model-1.safetensors, which it names, is not there"
+cp "$dir/hub/model.safetensors" "$dir/other"
+cp "$dir/hub/model.safetensors" "$dir/other/model-1.safetensors"
+is "two sets of weights" 1 "$PLEAT" logits "$dir/other.lua" from="$dir/other" --prompt a
+says "are refused" "two sets of weights"
+rm -f "$dir/other.lua" "$dir/other/model"*
 folder '3s/$/,,/'
 is "no JSON" 1 "$PLEAT" import "$dir/other" "$dir/other.lua"
 says "its line" "other/config.json:3: error: "
