@@ -128,11 +128,13 @@ static void make_views(Backward *back, AttnView *sum)
 /* ---- all elements of a query-side gradient that an item owns ------------- */
 
 /* Loops over what is not the item's, queries of this range only; the element's
- * offset goes to `off`. */
+ * offset goes to `off`, 0 in a scalar. */
 static int element_loops(Backward *back, int depth, AttnView v, Text *off)
 {
     Attn *attn = &back->attn;
 
+    if (!v.n->nd)
+        put(off, "0");
     for (int d = 0; d < v.n->nd; d++) {
         Axis *a = v.n->dim[d].a;
         const char *c = attn_code(attn, a);

@@ -60,8 +60,22 @@ static uint64_t hash_text(const char *s)
     return h;
 }
 
+/* A null string where an argument belongs is printed so. */
+static void check_text(const char *text)
+{
+    const char *from = strstr(text, "(null)");
+
+    if (!from)
+        return;
+    while (from > text && from[-1] != '\n')
+        from--;
+    die("the text of a kernel has a null string: %.*s",
+        (int)strcspn(from, "\n"), from);
+}
+
 void set_text(Group *group, Arena *a, const char *body)
 {
+    check_text(body);
     unsigned long long h = hash_text(body);
     const char *name = strf(a, "k_%016llx", h);
     Text text = { .arena = a };
@@ -79,6 +93,7 @@ void set_text(Group *group, Arena *a, const char *body)
 /* The name stands for the @ before the parameters: it is the text's hash. */
 void set_text_named(Group *group, Arena *a, const char *text)
 {
+    check_text(text);
     unsigned long long h = hash_text(text);
     const char *name = strf(a, "k_%016llx", h);
     const char *at = strstr(text, "@(");

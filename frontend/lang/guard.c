@@ -118,18 +118,17 @@ static int report(int status)
     if (!sig)
         return WEXITSTATUS(status);
     if (!shared->tracing || asked(sig)) {
-        if (sig != SIGABRT && !asked(sig))
-            fprintf(stderr,
-                    "internal error: killed by signal %d\n"
-                    "(a bug in this program, not in the model)\n",
-                    sig);
-        return 128 + sig;
+        if (sig == SIGABRT)
+            return INTERNAL_ERROR; /* die() has printed why */
+        if (sig == SIGKILL || asked(sig))
+            return 128 + sig;
+        err_internal(NULL, "killed by signal %d", sig);
     }
     Loc l = { intern(shared->file), shared->line, NULL };
     show_source(l.file);
     if (sig == SIGXCPU || sig == SIGKILL)
         err(&l, "the model ran for more than %d seconds", most_seconds());
-    err(&l, "the front end died of signal %d (a bug in this program)", sig);
+    err_internal(&l, "the front end was killed by signal %d", sig);
 }
 
 static GuardBeside *beside;
@@ -167,6 +166,7 @@ int guarded(int (*job)(void *arg, FILE *out), void *arg, Text *text)
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent)
             _exit(1);
+        catch_faults(0); /* report() says it */
         widen_stack();
         keep_freed_memory();
         if (text)

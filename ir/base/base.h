@@ -117,7 +117,16 @@ void warn(const Loc *loc, const char *fmt, ...)
 /* The command line is wrong: as err, with exit status 2. */
 _Noreturn void err_usage(const char *fmt, ...)
     __attribute__((format(printf, 1, 2)));
-/* Our fault: says so and aborts. */
+/* The exit status of an internal error, and the line that follows it. */
+enum { INTERNAL_ERROR = 70 };
+#define REPORT_LINE \
+    "report this file: the error is in Pleat, not in the model\n"
+/* An internal error that other programs found, as a compiler that refuses a
+ * kernel: as err, with exit status INTERNAL_ERROR. */
+_Noreturn void err_internal(const Loc *loc, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+/* An internal error: prints it and aborts; process_start makes that exit status
+ * INTERNAL_ERROR. */
 _Noreturn void die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 extern int err_status; /* exit status of err: 1; 3 once steps run */
 extern void (*err_hook)(const char *msg); /* when set: called instead of exit */

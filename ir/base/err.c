@@ -1,6 +1,6 @@
 /* err.c: two kinds of failure. err() is the user's: it names the place, shows
- * the source line and the other ends (notes), and exits. die() is ours: it says
- * so and aborts. Message shape:
+ * the source line and the other ends (notes), and exits. die() is an internal
+ * error: it aborts. Message shape:
  *
  *     mixtral.lua:42: error: dot: axis 'k' is 4096 in 'a' and 2048 in 'b'
  *         y = linear(h, w2)
@@ -203,6 +203,17 @@ void err_usage(const char *fmt, ...)
     end(out, 2);
 }
 
+void err_internal(const Loc *loc, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    Text out = compose(loc, "internal error", fmt, ap);
+    va_end(ap);
+    put(&out, REPORT_LINE);
+    err_status = INTERNAL_ERROR;
+    end(out, err_status);
+}
+
 void die(const char *fmt, ...)
 {
     va_list ap;
@@ -211,6 +222,6 @@ void die(const char *fmt, ...)
     va_start(ap, fmt);
     vfprintf(stderr, fmt, ap);
     va_end(ap);
-    fputs("\n(a bug in this program, not in the model)\n", stderr);
+    fputs("\n" REPORT_LINE, stderr);
     abort();
 }

@@ -274,6 +274,21 @@ static char *first_error(Arena *a, const char *path)
     return strf(a, "%s", *line ? line : first);
 }
 
+/* A message about the texts is an internal error; any other is of the compiler
+ * or its disk. */
+static _Noreturn void refuse(Arena *a, const char *base)
+{
+    const char *why = first_error(a, logfile);
+
+    if (!strncmp(why, base, strlen(base)) && strstr(why, ": error: "))
+        err_internal(NULL, "the C compiler refuses kernels: %s (text: %s.*.c)",
+                     why, base);
+    err(NULL,
+        "the C compiler failed on the plan's kernels: %s (all of it: %s, text: "
+        "%s.*.c)",
+        why, logfile, base);
+}
+
 static void compile(Arena *a, const Plan *p, const char *dir, const char *so)
 {
     char *base = strf(a, "%s.tmp%ld", so, (long)getpid());
@@ -293,10 +308,7 @@ static void compile(Arena *a, const Plan *p, const char *dir, const char *so)
     bad = bad || link_parts(a, base, parts, out);
     close(out);
     if (bad)
-        err(NULL,
-            "the C compiler refused the plan's kernels: %s (all of it: %s, "
-            "text: %s.*.c)",
-            first_error(a, logfile), logfile, base);
+        refuse(a, base);
     drop_parts(a, base, parts);
     if (rename(strf(a, "%s.so", base), so))
         err(NULL, "cannot write %s: %s", so, strerror(errno));

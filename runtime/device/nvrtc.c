@@ -277,7 +277,8 @@ static _Noreturn void refuse(const Builds *builds, const Build *build, int i)
 
     cache_keep(text, all, strlen(all));
     cache_keep(log, build->why[i], strlen(build->why[i]));
-    err(NULL,
+    err_internal(
+        NULL,
         "NVRTC refuses kernel %s: %.*s (its text is in %s, the log in %s)",
         kernel->name, (int)strcspn(build->why[i], "\n"), build->why[i], text,
         log);

@@ -1,7 +1,8 @@
 /* limits.c: what a process makes sure of before anything else: that descriptors
  * 0, 1 and 2 are taken, so that no file of a run becomes one of them; that a
  * write beyond the limit of file sizes is an error of that write; that the ends
- * of processes it starts are told; that there is room on the stack. */
+ * of processes it starts are told; that there is room on the stack; that the
+ * exit status after a fault is INTERNAL_ERROR. */
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -51,11 +52,38 @@ static void take_stack(void)
     pthread_attr_destroy(&a);
 }
 
+static void fault(int sig)
+{
+    static const char text[] = "internal error: a fault in this process\n" //
+        REPORT_LINE;
+
+    if (sig != SIGABRT && write(STDERR_FILENO, text, sizeof text - 1) < 0)
+        _exit(INTERNAL_ERROR);
+    _exit(INTERNAL_ERROR);
+}
+
+/* Sanitizers keep handlers of their own. */
+void catch_faults(int on)
+{
+    static const int faults[] = { SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL };
+    static char room[1 << 16]; /* after an overflow of the stack */
+    struct sigaction set = { .sa_handler = on ? fault : SIG_DFL,
+                             .sa_flags = SA_ONSTACK },
+                     was;
+
+    sigaltstack(&(stack_t){ .ss_sp = room, .ss_size = sizeof room }, NULL);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        if (!sigaction(faults[i], NULL, &was) &&
+            was.sa_handler == (on ? SIG_DFL : fault))
+            sigaction(faults[i], &set, NULL);
+}
+
 void process_start(const char *commit)
 {
     program_commit = commit;
     take_descriptors();
     signal(SIGXFSZ, SIG_IGN);
     signal(SIGCHLD, SIG_DFL); /* whoever started this may ignore it */
+    catch_faults(1);
     take_stack();
 }

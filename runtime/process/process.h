@@ -53,6 +53,9 @@ int dl_is_open(Lib l); /* was it asked for, and found? */
 
 extern const char built_from[];         /* of the program, not of the folder */
 void process_start(const char *commit); /* that */
+/* On: a fault or abort() of this process ends it with INTERNAL_ERROR; off: by
+ * its signal. */
+void catch_faults(int on);
 
 /* ---- startup.c: time, and what that before the first step goes to -------- */
 

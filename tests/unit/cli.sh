@@ -8,7 +8,7 @@ dir=$PWD/build/tests/cli
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 wide="axes.batch=2 axes.seq=16 train.batch=4" thin="axes.hidden=16 axes.ffn=16"
 small="$wide $thin"
-printf '1..%d\n' $((122 + $(ls models/*.lua | wc -l)))
+printf '1..%d\n' $((127 + $(ls models/*.lua | wc -l)))
 . tests/expect
 
 is "-h prints the commands" 0 "$PLEAT" -h
@@ -295,4 +295,23 @@ is "another optimizer" 0 kernels train.clip=0
 is "compiles what differs" 0 sh -c "[ $(made .so) = 2 ] && [ $(made .kernel) -gt $first ] && [ $(made .kernel) -lt $((2 * first)) ]"
 for so in "$dir"/kernels/pleat/*.so; do echo damaged >"$so"; done
 is "damaged libraries are made again" 0 kernels
+# A compiler that refuses a text, one that fails, one that ends its parent.
+cat >"$dir/cc" <<'EOF'
+#!/bin/sh
+for word; do case $word in *.c)
+    [ "$REFUSE" ] && echo "$word:1:2: error: refused" && exit 1
+    [ "$FAULT" ] && kill -SEGV $PPID && sleep 1
+    echo "cc1: fatal error: the disk is full" && exit 1 ;;
+esac; done
+exec cc "$@"
+EOF
+chmod +x "$dir/cc"
+refused() { CC=$dir/cc REFUSE=1 kernels; }
+is "a refused kernel is an internal error" 70 refused
+says "that asks for a report" "report this file: "
+failing() { CC=$dir/cc REFUSE='' kernels; }
+is "a compiler that fails is none" 1 failing
+faulty() { CC=$dir/cc REFUSE='' FAULT=1 kernels; }
+is "a fault is an internal error" 70 faulty
+says "that asks for a report too" "report this file: "
 exit $bad
