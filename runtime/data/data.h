@@ -27,6 +27,7 @@ typedef struct Tokens {
     const char *path;
     enum data_format format; /* not FORMATauto */
     const char *packed;      /* its compression; null: none */
+    const char *field;       /* of rows with several */
     const uint8_t *map, *data;
     int64_t size; /* of the file, bytes */
     Elem e;
@@ -154,10 +155,10 @@ int format_is_text(enum data_format format);
  * or what is wrong with the file ("is cut off"). It is closed. */
 const char *tokens_kind(Arena *a, const char *path, enum data_format format,
                         int64_t vocab, Tokens *kind);
-/* FORMATauto: by content. Null, or what is wrong with the file, which is then
- * closed. */
+/* FORMATauto: by content. field: of texts; null: "text". Null, or what is wrong
+ * with the file, which is then closed. */
 const char *tokens_open(Arena *a, const char *path, enum data_format format,
-                        int64_t vocab, Tokens *tokens);
+                        int64_t vocab, const char *field, Tokens *tokens);
 void tokens_close(Tokens *tokens);
 double tokens_at(const Tokens *tokens, int64_t i);
 /* n of them from at; what is no i32 becomes negative. */

@@ -157,9 +157,9 @@ static int do_inspect(int n, char **path, const Opts *opts, const char *out)
         const char *name = path[i], *bin = strf(forever, "%s.bin", name);
         if (access(name, F_OK) && !access(bin, F_OK))
             name = bin; /* as data.train takes it */
-        const char *why =
-            tokens_open(forever, name, opts_data_format(opts),
-                        tokenizer ? tokenizer->vocab : 0, &tokens);
+        const char *why = tokens_open(forever, name, opts_data_format(opts),
+                                      tokenizer ? tokenizer->vocab : 0,
+                                      opts_str(opts, "data.field"), &tokens);
         if (why)
             err(NULL, "%s %s", name, why);
         printf("%s: %s%s%s, %ld bytes\n", name,

@@ -351,7 +351,7 @@ static void keep_end(Tokens *tokens, const Bytes *all, int64_t *room)
 }
 
 static const char *keep_row(Arena *a, Bytes *all, const TextRows *rows,
-                            const char *s, size_t n)
+                            const char *field, const char *s, size_t n)
 {
     if (rows->format != FORMATjsonl) {
         bytes_add(all, s, n);
@@ -360,7 +360,7 @@ static const char *keep_row(Arena *a, Bytes *all, const TextRows *rows,
     if (all->cap - all->n < n)
         all->s = enlarge(all->s, all->cap = 2 * all->cap + n);
     size_t len;
-    char *said = json_text(s, n, "text", all->s + all->n, &len);
+    char *said = json_text(s, n, field, all->s + all->n, &len);
     const char *why = said ? strf(a, "line %ld: %s", rows->number, said) : NULL;
     free(said);
     all->n += len;
@@ -374,12 +374,12 @@ const char *texts_read(Arena *a, Tokens *tokens)
     int64_t room = 0;
     size_t n = 0;
     const char *s,
-        *why = rows_open(&rows, tokens->path, tokens->format, "text");
+        *why = rows_open(&rows, tokens->path, tokens->format, tokens->field);
     int one = tokens->format == FORMATtext;
 
     tokens->docs = 0;
     while (!why && (s = rows_next(&rows, &n))) {
-        why = keep_row(a, &all, &rows, s, n);
+        why = keep_row(a, &all, &rows, tokens->field, s, n);
         if (!one)
             bytes_add(&all, "", 1);
         keep_end(tokens, &all, &room);

@@ -72,7 +72,7 @@ static void add_file(const Samples *samples, Corpus *corpus, const char *path,
         format = FORMATmegatron;
     }
     if (!why)
-        why = tokens_open(samples->mem, from, format, want->vocab, &f.t);
+        why = tokens_open(samples->mem, from, format, want->vocab, NULL, &f.t);
     if (why)
         err(want->loc, "%s: %s %s", want->key, from, why);
     f.t.path = strf(samples->mem, "%s", path); /* what people know it by */

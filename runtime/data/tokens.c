@@ -187,10 +187,11 @@ const char *tokens_kind(Arena *a, const char *path, enum data_format format,
 }
 
 const char *tokens_open(Arena *a, const char *path, enum data_format format,
-                        int64_t vocab, Tokens *tokens)
+                        int64_t vocab, const char *field, Tokens *tokens)
 {
     const char *why = map_file(a, path, format, vocab, tokens);
 
+    tokens->field = field ? field : "text";
     if (!why)
         why = openers[tokens->format](a, tokens);
     if (tokens->own)

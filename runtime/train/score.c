@@ -124,7 +124,7 @@ static void add_texts(ScoreJob *job, const Plan *p, int64_t seq)
         format = FORMATmegatron;
     }
     if (!why)
-        why = tokens_open(forever, path, format, a.t->vocab, &tokens);
+        why = tokens_open(forever, path, format, a.t->vocab, NULL, &tokens);
     if (why)
         err(NULL, "%s %s", path, why);
     for (int64_t i = 0; i < tokens.docs; i++) {

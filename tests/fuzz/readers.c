@@ -74,7 +74,7 @@ static const char *read_tokens(Arena *a, const char *path)
 {
     Tokens t;
     int64_t at;
-    const char *why = tokens_open(a, path, FORMATauto, VOCAB, &t);
+    const char *why = tokens_open(a, path, FORMATauto, VOCAB, NULL, &t);
 
     if (why)
         return why;
@@ -97,7 +97,7 @@ static const char *read_tokens(Arena *a, const char *path)
 static const char *read_csv(Arena *a, const char *path)
 {
     Tokens t;
-    const char *why = tokens_open(a, path, FORMATcsv, VOCAB, &t);
+    const char *why = tokens_open(a, path, FORMATcsv, VOCAB, NULL, &t);
 
     for (int64_t i = 0; !why && i < t.n; i++)
         sink += tokens_at(&t, i);

@@ -65,6 +65,8 @@ says "has documents" "documents  7, of 1 to 301 tokens"
 is "tokenize a table" 0 "$PLEAT" data tokenize $files/texts.arrow -o "$dir/table" tokenizer=bytes field=text eod=none
 is "and the same texts" 0 "$PLEAT" data tokenize $files/texts.jsonl -o "$dir/lines" tokenizer=bytes field=text eod=none
 is "give the same tokens" 0 cmp "$dir/table.bin" "$dir/lines.bin"
+is "inspect another column" 0 "$PLEAT" data inspect $files/texts.csv format=csv field=id
+says "has its texts" 'text       "0'
 is "another column" 1 "$PLEAT" data tokenize $files/texts.arrow -o "$dir/x" field=id
 says "of numbers" 'texts.arrow: error: has a column "id" that holds no texts'
 is "none of that name" 1 "$PLEAT" data tokenize $files/texts.arrow -o "$dir/x" field=body

@@ -19,7 +19,7 @@ static Tokens opened(const char *path, enum data_format format)
 {
     Tokens t;
     int64_t vocab = ends_with(path, "wide.bin") ? WIDE : VOCAB;
-    const char *why = tokens_open(forever, path, format, vocab, &t);
+    const char *why = tokens_open(forever, path, format, vocab, NULL, &t);
 
     if (why)
         fail_msg("%s %s", path, why);
@@ -185,7 +185,7 @@ static int teardown(void **state)
 static const char *refused(const char *path, enum data_format format)
 {
     Tokens t;
-    const char *why = tokens_open(forever, path, format, VOCAB, &t);
+    const char *why = tokens_open(forever, path, format, VOCAB, NULL, &t);
 
     return why ? why : "nothing is wrong";
 }
