@@ -401,14 +401,40 @@ int g_is_data(Graph *g, const Node *n)
     return dim_of(n, g_micro(g)) >= 0 || n->map;
 }
 
+/* Is axis a of x the batch, or a part that split() made of it? */
+static int is_of_batch(const Node *x, const Axis *a)
+{
+    while (!axis_covers(a, ROLEbatch)) {
+        int k = 0;
+        if (x->op == Osplit && axes_at(&x->at.split.into, a) >= 0)
+            a = x->at.split.axis;
+        else if (x->op == Orename && axes_at(&x->at.rename.to, a) >= 0)
+            a = x->at.rename.from.v[axes_at(&x->at.rename.to, a)];
+        while (k < x->nin && dim_of(x->in[k], a) < 0)
+            k++;
+        if (k == x->nin)
+            return 0;
+        x = x->in[k];
+    }
+    return 1;
+}
+
 int g_over_batch(Graph *g, const Node *n)
 {
+    int over = 0, left = 0;
+
     if (optab[n->op].cls != RED && (n->op != Odot || !g_is_data(g, n)))
         return 0;
-    for (int i = 0; i < n_axes(n)->n; i++)
+    for (int i = 0; i < n_axes(n)->n; i++) {
         if (axis_covers(n_axes(n)->v[i], ROLEbatch))
             return 1;
-    return 0;
+        for (int k = 0; k < n->nin; k++)
+            over |= dim_of(n->in[k], n_axes(n)->v[i]) >= 0 &&
+                    is_of_batch(n->in[k], n_axes(n)->v[i]);
+    }
+    for (int i = 0; i < n->nd && over; i++)
+        left |= is_of_batch(n, n->dim[i].a);
+    return over && !left;
 }
 
 /* ---- equal nodes, dead nodes --------------------------------------------- */

@@ -28,7 +28,7 @@ printf "$(bytes 64 60)" | array "$dir/set/labels.npy" "|u1" "8, 8"
 printf "$(bytes 192 90)" | array "$dir/set/pictures.npy" "|u1" "8, 4, 6"
 printf "$(bytes 8 8)" | array "$dir/set/reward.npy" "|u1" "8,"
 cat >"$dir/m.lua" <<'END'
-axes { batch=2, seq=8, hidden=16, patch=4, pixel=6, vocab=64 }
+axes { batch=2, pair=1, both=2, seq=8, hidden=16, patch=4, pixel=6, vocab=64 }
 local v = dot(input("pictures", "batch patch pixel", "real"), param("see", "pixel hidden"), "pixel")
 local x = embed(input("tokens", "batch seq"), param("embed", "vocab hidden")) + mean(v, "patch")
 for i = 0, 1 do x = scope("layers." .. i, function() return x + silu(x * param("w", "hidden")) end) end
@@ -36,9 +36,11 @@ local reward, labels = input("reward", "batch", "real"), input("labels", "batch 
 local lm = mean(cross_entropy(dot(x, param("head", "hidden vocab"), "hidden"), labels, "vocab"), "seq")
 loss("lm", mean(reward * lm, "batch"))
 metric("reward", mean(reward, "batch"))
+metric("pairs", mean(sum(split(reward, "batch", "pair both"), "both"), "pair"))
 END
 is "a number for each sequence" 0 run one m "$dir/set"
 is "is of its row" 0 grep -q '"reward": 1.5' "$dir/one/metrics.jsonl"
+is "metrics of pairs of sequences" 0 grep -q '"pairs": 3[,}]' "$dir/one/metrics.jsonl"
 for fold in pp=2 dp=2; do
     is "fold.$fold" 0 run two m "$dir/set" fold.$fold
     is "has the losses of one rank" 0 sh -c "[ '$(losses one)' = '$(losses two)' ]"
