@@ -9,54 +9,112 @@
 
 /* ---- patterns ------------------------------------------------------------ */
 
-/* What \s, \w and \d mean there, inside []. */
-static const char *const classes[NBYTE] = {
-    ['s'] = "\\t-\\r "
-            "\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{"
-            "202f}\\x{205f}\\x{3000}",
-    ['w'] = "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}",
-    ['d'] = "\\p{Nd}",
+/* The POSIX brackets of Oniguruma, which are properties by the same names too,
+ * for the inside of []. Code points are those that PCRE2's tables lack. */
+#define ALPHA                                                                  \
+    "\\p{Alphabetic}\\p{L}\\x{363}-\\x{36f}\\x{897}\\x{c04}\\x{cf3}\\x{f82}-"  \
+    "\\x{f83}\\x{1dd3}-\\x{1de6}\\x{10d69}\\x{10efc}\\x{11080}-\\x{11081}"     \
+    "\\x{11241}\\x{113b8}-\\x{113c0}\\x{113c2}\\x{113c5}\\x{113c7}-\\x{113ca}" \
+    "\\x{113cc}-\\x{113cd}\\x{11f00}-\\x{11f01}\\x{11f03}\\x{11f34}-"          \
+    "\\x{11f3a}\\x{11f3e}-\\x{11f40}\\x{1611e}-\\x{1612e}\\x{1e08f}"
+#define SPACE                                                                 \
+    "\\t-\\r\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{" \
+    "202f}\\x{205f}\\x{3000} "
+#define LOWER                                           \
+    "\\p{Lowercase}\\p{Ll}\\x{10fc}\\x{a7f2}-\\x{a7f4}" \
+    "\\x{ab69}\\x{1e030}-\\x{1e06d}"
+#define WORD ALPHA "\\p{M}\\p{Nd}\\p{Pc}"
+#define GRAPH \
+    "\\p{L}\\p{M}\\p{N}\\p{P}\\p{S}\\p{Cf}\\p{Co}\\x{13439}-\\x{1343f}"
+
+static const struct {
+    const char *name, *set;
+} brackets[] = {
+    { "alnum", ALPHA "\\p{Nd}" },
+    { "alpha", ALPHA },
+    { "alphabetic", ALPHA },
+    { "ascii", "\\x{0}-\\x{7f}" },
+    { "blank", "\\p{Zs}\\t" },
+    { "cntrl", "\\p{Cc}" },
+    { "digit", "\\p{Nd}" },
+    { "graph", GRAPH },
+    { "lower", LOWER },
+    { "lowercase", LOWER },
+    { "print", GRAPH "\\p{Zs}" },
+    { "punct", "\\p{P}\\p{S}" },
+    { "space", SPACE },
+    { "upper", "\\p{Uppercase}\\p{Lu}" },
+    { "uppercase", "\\p{Uppercase}\\p{Lu}" },
+    { "word", WORD },
+    { "xdigit", "0-9A-Fa-f" },
 };
 
-/* \p{L} and its kin, with what PCRE2's tables lack; not \P{L} inside []: what
- * is not newer than they are. */
+/* The set of a bracket; null: there is none of this name. */
+static const char *bracket(const char *name, size_t n)
+{
+    for (int i = 0; i < countof(brackets); i++)
+        if (strlen(brackets[i].name) == n &&
+            !strncasecmp(brackets[i].name, name, n))
+            return brackets[i].set;
+    return NULL;
+}
+
+/* The set of \s, \w or \d; null: another letter. Outside of [] \w has six
+ * superscripts and fractions more. */
+static const char *letter_set(int c, int inside)
+{
+    return c == 's'             ? SPACE
+           : c == 'd'           ? "\\p{Nd}"
+           : c == 'w' && inside ? WORD
+           : c == 'w'           ? WORD "\\x{b2}-\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
+                                : NULL;
+}
+
+static void put_set(Text *out, const char *set);
+
+/* \p{L} and its kin, with the code points that PCRE2's tables lack; not \P{L}
+ * inside []: the code points that are not newer than they are. */
 static void put_property(Text *out, const char *s, size_t len, int inside)
 {
     int not = s[0] == 'P', caret = s[2] == '^';
     const char *name = s + 2 + caret;
     size_t n = (size_t)(s + len - 1 - name);
+    const char *set = bracket(name, n);
 
     if (inside && (not || caret)) {
         put(out, "\\%.*s", (int)len, s);
         return;
     }
-    put(out, "%s\\p{%.*s}",
-        inside         ? ""
-        : not != caret ? "[^"
-                       : "[",
-        (int)n, name);
-    put_newer(out, name, n);
+    put(out, "%s", inside ? "" : not != caret ? "[^" : "[");
+    if (set) {
+        put_set(out, set);
+    } else {
+        put(out, "\\p{%.*s}", (int)n, name);
+        put_newer(out, name, n);
+    }
     put(out, "%s", inside ? "" : "]");
 }
 
-/* What stands for \w, \s or \d inside []. */
+/* A set of a table, where \p{Alphabetic} is PCRE2's. */
 static void put_set(Text *out, const char *set)
 {
-    for (const char *s = set; *s; s++)
-        if (s[0] == '\\' && s[1] == 'p') {
-            size_t len = strcspn(s, "}");
-            put_property(out, s + 1, len, 1);
-            s += len;
+    for (const char *s = set; *s; s++) {
+        size_t n = s[1] == 'p' ? strcspn(s, "}") - 3 : 0;
+        if (s[0] == '\\' && n) {
+            put(out, "\\p{%.*s}", (int)n, s + 3);
+            put_newer(out, s + 3, n);
+            s += n + 3;
         } else {
             putn(out, s, 1);
         }
+    }
 }
 
 /* After a backslash; returns how many bytes it took. */
 static size_t put_escape(Text *out, const char *s, int inside, const Loc *loc)
 {
     int lower = s[0] | 0x20;
-    const char *set = lower == s[0] || !inside ? classes[lower & 127] : NULL;
+    const char *set = letter_set(lower, inside);
     size_t len = s[0] && s[1] == '{' ? strcspn(s, "}") + 1 : 1; /* \p{L} */
 
     if (s[0] && s[1] == '{' && !strchr(s, '}'))
@@ -75,28 +133,65 @@ static size_t put_escape(Text *out, const char *s, int inside, const Loc *loc)
     return len;
 }
 
-/* s behind '[': to behind its ']'. */
+/* The set that an item of [] excludes, \W or [:^alpha:], and the item's length
+ * to *len; null: the item is none. */
+static const char *excluded(const char *s, size_t *len)
+{
+    size_t n = s[0] == '[' ? strcspn(s, "]") : 0;
+
+    *len = n ? n + 1 : 2;
+    if (n > 4 && !strncmp(s, "[:^", 3) && s[n - 1] == ':')
+        return bracket(s + 3, n - 4);
+    return s[0] == '\\' && s[1] && strchr("SWD", s[1])
+               ? letter_set(s[1] | 0x20, 1)
+               : NULL;
+}
+
+/* s at an item of []: its length. */
+static size_t put_item(Text *out, const char *s, const Loc *loc)
+{
+    size_t n = s[0] == '[' && s[1] == ':' ? strcspn(s, "]") : 0;
+    const char *set = n > 3 ? bracket(s + 2, n - 3) : NULL;
+
+    if (n && !set)
+        err(loc, "pattern: %.*s is not known here", (int)n + 1, s);
+    if (!n && (s[0] == '[' || (s[0] == '&' && s[1] == '&')))
+        err(loc, "pattern: sets inside [] are not known here");
+    if (set)
+        put_set(out, set);
+    else if (s[0] == '\\')
+        return 1 + put_escape(out, s + 1, 1, loc);
+    else
+        putn(out, s, 1);
+    return set ? n + 1 : 1;
+}
+
+/* s behind '[': to behind its ']'. Sets that are excluded from a class stand
+ * beside it: [a\W] is (?:[a]|[^word]). */
 static size_t put_class(Text *out, const char *s, const Loc *loc)
 {
-    size_t i = s[0] == '^';
+    Text items = { .arena = forever }, beside = { .arena = forever };
+    size_t not = s[0] == '^', i = not, len;
 
-    put(out, "[%.*s", (int)i, s);
-    for (size_t first = i; s[i] && (s[i] != ']' || i == first); i++) {
-        size_t posix =
-            s[i] == '[' && s[i + 1] == ':' ? strcspn(s + i, "]") + 1 : 0;
-        if (posix) {
-            put(out, "%.*s", (int)posix, s + i);
-            i += posix - 1;
-        } else if (s[i] == '[' || (s[i] == '&' && s[i + 1] == '&')) {
-            err(loc, "pattern: sets inside [] are not known here");
-        } else if (s[i] == '\\') {
-            i += put_escape(out, s + i + 1, 1, loc);
-        } else {
-            put(out, "%c", s[i]);
+    for (; s[i] && (s[i] != ']' || i == not ); i += len) {
+        const char *set = excluded(s + i, &len);
+        if (!set) {
+            len = put_item(&items, s + i, loc);
+            continue;
         }
+        put(&beside, "%s[^", beside.len ? "|" : "");
+        put_set(&beside, set);
+        put(&beside, "]");
     }
-    put(out, "%c", s[i]);
-    return i + (s[i] == ']');
+    if (s[i] != ']')
+        err(loc, "pattern: [ without ]");
+    if (!beside.len)
+        put(out, "[%s%s]", not ? "^" : "", items.s);
+    else
+        put(out, not ? "(?:(?!%s%s%s%s)(?s:.))" : "(?:%s%s%s%s)",
+            items.len ? "[" : "", items.len ? items.s : "",
+            items.len ? "]|" : "", beside.s);
+    return i + 1;
 }
 
 static char *translated(const char *s, const Loc *loc)

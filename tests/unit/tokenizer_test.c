@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
+#include <unistd.h>
+#include <utf8proc.h>
 #include <zlib.h>
 
 #include "../../runtime/runtime.h"
@@ -253,6 +255,109 @@ static void test_long_word(void **state)
     encoder_free(e);
 }
 
+/* ---- brackets of patterns ------------------------------------------------ */
+
+/* The code points of most blocks, 4096 characters a piece. */
+static size_t next_code_points(int *c, char *s)
+{
+    static const int gap[][2] = { { 0x3500, 0x9f00 },   { 0xac80, 0xe000 },
+                                  { 0x12500, 0x13400 }, { 0x17000, 0x18a00 },
+                                  { 0x20000, 0xe0000 }, { 0xe0200, 0x110000 } };
+    size_t n = 0;
+
+    for (int k = 0; k < 4096 && *c < 0x110000; k++) {
+        n += (size_t)utf8proc_encode_char(*c, (utf8proc_uint8_t *)s + n);
+        ++*c;
+        for (int i = 0; i < countof(gap); i++)
+            *c = *c == gap[i][0] ? gap[i][1] : *c;
+    }
+    return n;
+}
+
+/* What a pattern leaves of all code points: the bytes that the tokenizers
+ * library (tests/data/tokenizer/make.py names its version) leaves. */
+static void test_brackets(void **state)
+{
+    /* clang-format off */
+    static const struct { const char *pattern; long n; unsigned long crc; } row[] = {
+        { "[[:alnum:]]", 201953, 0xb70168c9 },
+        { "[[:alpha:]]", 204573, 0x9a8b9ba4 },
+        { "[[:ascii:]]", 295552, 0x6209a4d1 },
+        { "[[:blank:]]", 295630, 0x0357f9da },
+        { "[[:cntrl:]]", 295583, 0x5a3d4d75 },
+        { "[[:digit:]]", 293059, 0x4aef089e },
+        { "[[:graph:]]", 142769, 0xef44a188 },
+        { "[[:lower:]]", 287662, 0x98d2c04b },
+        { "[[:print:]]", 142721, 0x7cd23ad7 },
+        { "[[:punct:]]", 263082, 0xe8e89b70 },
+        { "[[:space:]]", 295618, 0x21c8bad7 },
+        { "[[:upper:]]", 289435, 0xfe0e0e98 },
+        { "[[:word:]]", 198051, 0x42524004 },
+        { "[[:xdigit:]]", 295657, 0xac6514fe },
+        { "[^[:alpha:]]", 91106, 0x4c8b4520 },
+        { "[[:^alpha:]x]", 91105, 0xfb4451e7 },
+        { "[^[:^upper:]]", 289435, 0xfe0e0e98 },
+        { "\\w", 198039, 0x93472773 },
+        { "\\W", 97640, 0x54553d3a },
+        { "[\\w]", 198051, 0x42524004 },
+        { "[^\\w]", 97628, 0x305d11ec },
+        { "[a\\W]", 97627, 0xb5e2ae56 },
+        { "[^\\W_]", 198052, 0x6c76c001 },
+        { "\\p{Alphabetic}", 204573, 0x9a8b9ba4 },
+        { "\\P{Upper}", 6244, 0x30e8a46c },
+        { "[^\\S\\n]", 295619, 0x01f8cd0d },
+        { "\\D", 2620, 0xd74e0844 },
+    };
+    /* clang-format on */
+    static const char was[] = "[[:alpha:]]+|[^[:alpha:]]+";
+    char dir[] = "/tmp/pleat-brackets.XXXXXX", s[4 * 4096];
+    size_t n;
+    char *json =
+        file_read(forever, "tests/data/tokenizer/posix_class.json", &n);
+    char *at = strstr(json, was), *how = strstr(json, "Isolated");
+
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    const char *path = strf(forever, "%s/tokenizer.json", dir);
+    for (int i = 0; i < countof(row); i++) {
+        Text out = { .arena = forever }, pattern = { .arena = forever };
+        put_json(&pattern, row[i].pattern);
+        put(&out, "%.*s%s%.*sRemoved%s", (int)(at - json - 1), json, pattern.s,
+            (int)(how - at - (long)sizeof was), at + sizeof was,
+            how + strlen("Isolated"));
+        assert_int_equal(file_write(path, out.s, out.len), 0);
+        Encoder *e = encoder_new(tokenizer_open(path, NULL));
+        unsigned long crc = 0;
+        long tokens = 0;
+        for (int c = 1; (n = next_code_points(&c, s));) {
+            assert_null(encode(e, s, n, 0));
+            crc = crc32(crc, (const void *)e->id,
+                        (unsigned)((size_t)e->n * sizeof *e->id));
+            tokens += e->n;
+        }
+        if (tokens != row[i].n || crc != row[i].crc)
+            fail_msg("%s leaves %ld bytes, the library %ld", row[i].pattern,
+                     tokens, row[i].n);
+        encoder_free(e);
+    }
+    unlink(path);
+    rmdir(dir);
+}
+
+/* An " \u2163", of which [:alpha:] takes the numeral. */
+static void test_numeral(void **state)
+{
+    static const int32_t want[] = { 220, 158, 227, 96 };
+    Encoder *e = encoder_new(
+        tokenizer_open("tests/data/tokenizer/posix_class.json", NULL));
+
+    (void)state;
+    assert_null(encode(e, " \u2163", 4, 0));
+    assert_int_equal(e->n, 4);
+    assert_memory_equal(e->id, want, sizeof want);
+    encoder_free(e);
+}
+
 int main(int argc, char **argv)
 {
     text = mix_text(SIZE, &len);
@@ -268,7 +373,8 @@ int main(int argc, char **argv)
         CASE(mixtral), CASE(metaspace), cmocka_unit_test(test_newer),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_utf8), cmocka_unit_test(test_pair_twice),
-        cmocka_unit_test(test_long_word),
+        cmocka_unit_test(test_long_word), cmocka_unit_test(test_brackets),
+        cmocka_unit_test(test_numeral),
     };
     /* clang-format on */
 
