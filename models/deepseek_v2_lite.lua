@@ -5,6 +5,7 @@ axes { batch=1, seq=4096, hidden=2048, heads=16, nope=128, rot=64, dim=128, qr=1
 local layers, dense_layers, eps = 27, 1, 1e-6
 local chosen, scale, theta = 6, 1.0, 1e4                -- experts of a token, their weight; of positions
 local kept, low_rank = 1, false                         -- groups that a token may choose from; queries from "qr"
+local tied, pad = false, -1                              -- the head is the embedding; a token whose row has no gradient
 local yarn = { factor=40, original=4096, mscale=0.707, mscale_all_dim=0.707 }    -- nil: positions as they are
 local sharpen = yarn and 0.1 * yarn.mscale_all_dim * math.log(yarn.factor) + 1 or 1
 
@@ -62,11 +63,13 @@ local function layer(x, i)
 end
 
 local tokens, labels = input("tokens", "batch seq"), input("labels", "batch seq")
-local x = embed(tokens, param("embed", "vocab hidden", normal(0.006)))
+local table = param("embed", "vocab hidden", normal(0.006))
+local x = embed(tokens, table)
+if pad >= 0 then x = where(eq(tokens, pad), stop_gradient(x), x) end
 for i = 0, layers - 1 do
   x = scope("layers." .. i, layer, x, i)
 end
-local logits = dot(norm("norm", x, "hidden"), param("head", "hidden vocab"), "hidden")
+local logits = dot(norm("norm", x, "hidden"), tied and table or param("head", "hidden vocab"), "hidden")
 loss("lm", mean(cross_entropy(logits, labels, "vocab"), "batch seq"))
 output("logits", logits)
 
@@ -78,7 +81,8 @@ hf {
   config = {
     model_type="deepseek_v2", architectures={"DeepseekV2ForCausalLM"},
     hidden_size=size("hidden"), num_hidden_layers=layers, vocab_size=size("vocab"), rms_norm_eps=eps,
-    hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=163840, rope_theta=theta,
+    hidden_act="silu", tie_word_embeddings=tied, pad_token_id=pad >= 0 and pad or nil,
+    max_position_embeddings=163840, rope_theta=theta,
     num_attention_heads=size("heads"), num_key_value_heads=size("heads"), kv_lora_rank=size("kvr"),
     qk_nope_head_dim=size("nope"), qk_rope_head_dim=size("rot"), v_head_dim=size("dim"),
     rope_scaling=yarn and {
@@ -94,7 +98,7 @@ hf {
   },
   ["embed"]       = { "model.embed_tokens.weight", "vocab hidden" },
   ["norm.weight"] = { "model.norm.weight", "hidden" },
-  ["head"]        = { "lm_head.weight", "vocab hidden" },
+  ["head"]        = not tied and { "lm_head.weight", "vocab hidden" } or nil,
   ["layers.{i}.attn_norm.weight"]       = { "model.layers.{i}.input_layernorm.weight", "hidden" },
   ["layers.{i}.attn.wq_a"]              = low_rank and { attn .. "q_a_proj.weight", "qr hidden" } or nil,
   ["layers.{i}.attn.q_norm.weight"]     = low_rank and { attn .. "q_a_layernorm.weight", "qr" } or nil,

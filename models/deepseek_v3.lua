@@ -6,6 +6,7 @@ axes { batch=1, seq=4096, hidden=7168, heads=128, nope=128, rot=64, dim=128, qr=
 local layers, dense_layers, eps = 61, 3, 1e-6
 local chosen, scale, theta = 8, 2.5, 1e4                 -- experts of a token, their weight; of positions
 local kept, low_rank = 4, true                           -- groups that a token may choose from; queries from "qr"
+local tied, pad = false, -1                              -- the head is the embedding; a token whose row has no gradient
 local mtp, mtp_weight = 1, 0.1                           -- tokens predicted beyond the next; 0: none
 local yarn = { factor=40, original=4096, mscale=1, mscale_all_dim=1 }    -- nil: positions as they are
 local sharpen = yarn and 0.1 * yarn.mscale_all_dim * math.log(yarn.factor) + 1 or 1
@@ -69,16 +70,21 @@ end
 local tokens, labels = input("tokens", "batch seq"), input("labels", "batch seq")
 local table = param("embed", "vocab hidden", normal(0.006))
 
+local function row_of(ids)
+  local x = embed(ids, table)
+  return pad < 0 and x or where(eq(ids, pad), stop_gradient(x), x)
+end
+
 -- From what was made of a position and from the token n after it, one layer more
 local function further(x, n)
-  local e = norm("embed_norm", embed(shift(tokens, "seq", -n), table), "hidden")
+  local e = norm("embed_norm", row_of(shift(tokens, "seq", -n)), "hidden")
   local h = norm("hidden_norm", x, "hidden")
   e, h = rename(e, {hidden="prior"}), rename(h, {hidden="prior"})
   local z = dot(e, param("we", "prior hidden"), "prior") + dot(h, param("wh", "prior hidden"), "prior")
   return norm("norm", scope("layer", layer, z, layers), "hidden")
 end
 
-local x = embed(tokens, table)
+local x = row_of(tokens)
 for i = 0, layers - 1 do
   x = scope("layers." .. i, layer, x, i)
 end
@@ -88,7 +94,7 @@ for n = 1, mtp do
   ahead[n] = scope({ "mtp", n - 1, kind="mtp" }, further, ahead[n - 1], n)
 end
 
-local head = param("head", "hidden vocab")
+local head = tied and table or param("head", "hidden vocab")
 local logits = dot(x, head, "hidden")
 loss("lm", mean(cross_entropy(logits, labels, "vocab"), "batch seq"))
 output("logits", logits)
@@ -129,7 +135,8 @@ hf {
   config = {
     model_type="deepseek_v3", architectures={"DeepseekV3ForCausalLM"},
     hidden_size=size("hidden"), num_hidden_layers=layers, vocab_size=size("vocab"), rms_norm_eps=eps,
-    hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=163840, rope_theta=theta,
+    hidden_act="silu", tie_word_embeddings=tied, pad_token_id=pad >= 0 and pad or nil,
+    max_position_embeddings=163840, rope_theta=theta,
     num_attention_heads=size("heads"), num_key_value_heads=size("heads"), kv_lora_rank=size("kvr"),
     qk_nope_head_dim=size("nope"), qk_rope_head_dim=size("rot"), v_head_dim=size("dim"),
     rope_scaling=yarn and {
@@ -145,7 +152,7 @@ hf {
   },
   ["embed"]             = { "model.embed_tokens.weight", "vocab hidden" },
   ["norm.weight"]       = { "model.norm.weight", "hidden" },
-  ["head"]              = { "lm_head.weight", "vocab hidden" },
+  ["head"]              = not tied and { "lm_head.weight", "vocab hidden" } or nil,
   ["layers.{i}.ffn.w1"] = { "model.layers.{i}.mlp.gate_proj.weight", "dense hidden" },
   ["layers.{i}.ffn.w2"] = { "model.layers.{i}.mlp.down_proj.weight", "hidden dense" },
   ["layers.{i}.ffn.w3"] = { "model.layers.{i}.mlp.up_proj.weight", "dense hidden" },

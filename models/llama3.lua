@@ -2,7 +2,7 @@
 axes { batch=1, seq=4096, hidden=4096, kv=8, group=4, dim=128, ffn=14336, vocab=128256 }
 
 local layers, eps, theta, scaling = 32, 1e-5, 5e5, nil   -- of positions, as config.json has it
-local tied, biased = false, false                        -- the head is the embedding; projections have biases
+local tied, biased, pad = false, false, -1               -- the head is the embedding; biases; a token without a gradient
 
 local function project(x, name, from, to)
   local y = dot(x, param("w" .. name, from .. " " .. to), from)
@@ -32,6 +32,7 @@ end
 local tokens, labels = input("tokens", "batch seq"), input("labels", "batch seq")
 local table = param("embed", "vocab hidden")
 local x = embed(tokens, table)
+if pad >= 0 then x = where(eq(tokens, pad), stop_gradient(x), x) end
 for i = 0, layers - 1 do
   x = scope("layers." .. i, layer, x)
 end
@@ -47,7 +48,8 @@ hf {
   config = {
     model_type="llama", architectures={"LlamaForCausalLM"},
     hidden_size=size("hidden"), num_hidden_layers=layers, vocab_size=size("vocab"), rms_norm_eps=eps,
-    hidden_act="silu", tie_word_embeddings=tied, max_position_embeddings=8192, rope_theta=theta, rope_scaling=scaling,
+    hidden_act="silu", tie_word_embeddings=tied, pad_token_id=pad >= 0 and pad or nil,
+    max_position_embeddings=8192, rope_theta=theta, rope_scaling=scaling,
     num_attention_heads=size("kv") * size("group"), num_key_value_heads=size("kv"), head_dim=size("dim"),
     intermediate_size=size("ffn"), attention_bias=biased,
   },

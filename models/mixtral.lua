@@ -4,6 +4,7 @@ axes { batch=1, seq=4096, hidden=4096, kv=8, group=4, dim=128,
 
 local layers, eps = 32, 1e-5
 local chosen, theta, scaling, window = 2, 1e6, nil, 0   -- experts of a token; of positions; 0: sees all before
+local tied, pad = false, -1                              -- the head is the embedding; a token whose row has no gradient
 
 local function attend(x)                                 -- grouped-query attention
   local q = dot(x, param("wq", "hidden kv group dim"), "hidden")
@@ -35,12 +36,14 @@ local function layer(x)
 end
 
 local tokens, labels = input("tokens", "batch seq"), input("labels", "batch seq")
-local x = embed(tokens, param("embed", "vocab hidden"))
+local table = param("embed", "vocab hidden")
+local x = embed(tokens, table)
+if pad >= 0 then x = where(eq(tokens, pad), stop_gradient(x), x) end
 for i = 0, layers - 1 do
   x = scope("layers." .. i, layer, x)
 end
 x = scope("norm", rmsnorm, x, "hidden", eps)
-local logits = dot(x, param("head", "hidden vocab"), "hidden")
+local logits = dot(x, tied and table or param("head", "hidden vocab"), "hidden")
 loss("lm", mean(cross_entropy(logits, labels, "vocab"), "batch seq"))
 output("logits", logits)
 
@@ -51,14 +54,15 @@ hf {
   config = {
     model_type="mixtral", architectures={"MixtralForCausalLM"},
     hidden_size=size("hidden"), num_hidden_layers=layers, vocab_size=size("vocab"), rms_norm_eps=eps,
-    hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=32768, rope_theta=theta, rope_scaling=scaling,
+    hidden_act="silu", tie_word_embeddings=tied, pad_token_id=pad >= 0 and pad or nil,
+    max_position_embeddings=32768, rope_theta=theta, rope_scaling=scaling,
     num_attention_heads=size("kv") * size("group"), num_key_value_heads=size("kv"), head_dim=size("dim"),
     num_local_experts=size("expert"), num_experts_per_tok=chosen, intermediate_size=size("ffn"),
     sliding_window=window > 0 and window or "null",
   },
   ["embed"]       = { "model.embed_tokens.weight", "vocab hidden" },
   ["norm.weight"] = { "model.norm.weight", "hidden" },
-  ["head"]        = { "lm_head.weight", "vocab hidden" },
+  ["head"]        = not tied and { "lm_head.weight", "vocab hidden" } or nil,
   ["layers.{i}.attn_norm.weight"] = { "model.layers.{i}.input_layernorm.weight", "hidden" },
   ["layers.{i}.attn.wq"]  = { "model.layers.{i}.self_attn.q_proj.weight", "(kv group dim) hidden" },
   ["layers.{i}.attn.wk"]  = { "model.layers.{i}.self_attn.k_proj.weight", "(kv dim) hidden" },

@@ -4,6 +4,7 @@ axes { batch=1, seq=4096, hidden=3584, kv=4, group=7, dim=128,
 
 local layers, eps = 28, 1e-6
 local chosen, theta, scaling = 8, 1e6, nil              -- experts of a token; of positions
+local tied, pad = false, -1                              -- the head is the embedding; a token whose row has no gradient
 local normed = false                                    -- their weights sum to 1
 
 local function project(x, name, axes)                    -- with a bias
@@ -43,12 +44,14 @@ local function layer(x)
 end
 
 local tokens, labels = input("tokens", "batch seq"), input("labels", "batch seq")
-local x = embed(tokens, param("embed", "vocab hidden"))
+local table = param("embed", "vocab hidden")
+local x = embed(tokens, table)
+if pad >= 0 then x = where(eq(tokens, pad), stop_gradient(x), x) end
 for i = 0, layers - 1 do
   x = scope("layers." .. i, layer, x)
 end
 x = scope("norm", rmsnorm, x, "hidden", eps)
-local logits = dot(x, param("head", "hidden vocab"), "hidden")
+local logits = dot(x, tied and table or param("head", "hidden vocab"), "hidden")
 loss("lm", mean(cross_entropy(logits, labels, "vocab"), "batch seq"))
 output("logits", logits)
 
@@ -60,7 +63,8 @@ hf {
   config = {
     model_type="qwen2_moe", architectures={"Qwen2MoeForCausalLM"},
     hidden_size=size("hidden"), num_hidden_layers=layers, vocab_size=size("vocab"), rms_norm_eps=eps,
-    hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=32768, rope_theta=theta, rope_scaling=scaling,
+    hidden_act="silu", tie_word_embeddings=tied, pad_token_id=pad >= 0 and pad or nil,
+    max_position_embeddings=32768, rope_theta=theta, rope_scaling=scaling,
     num_attention_heads=size("kv") * size("group"), num_key_value_heads=size("kv"), head_dim=size("dim"),
     num_experts=size("expert"), num_experts_per_tok=chosen, norm_topk_prob=normed,
     moe_intermediate_size=size("ffn"), shared_expert_intermediate_size=size("shared"),
@@ -68,7 +72,7 @@ hf {
   },
   ["embed"]       = { "model.embed_tokens.weight", "vocab hidden" },
   ["norm.weight"] = { "model.norm.weight", "hidden" },
-  ["head"]        = { "lm_head.weight", "vocab hidden" },
+  ["head"]        = not tied and { "lm_head.weight", "vocab hidden" } or nil,
   ["layers.{i}.attn_norm.weight"] = { "model.layers.{i}.input_layernorm.weight", "hidden" },
   ["layers.{i}.attn.wq"]          = { attn .. "q_proj.weight", "(kv group dim) hidden" },
   ["layers.{i}.attn.wk"]          = { attn .. "k_proj.weight", "(kv dim) hidden" },

@@ -236,6 +236,17 @@ static const char *window_text(const Import *import)
     return number_text(used ? value_of(import, "sliding_window|0") : 0);
 }
 
+/* The token whose row of the embedding gets no gradient; -1: none. PyTorch
+ * counts negative ones from the end. */
+static const char *pad_text(const Import *import)
+{
+    double pad = hf_config_value(import->config, "pad_token_id");
+
+    if (isnan(pad))
+        return "-1";
+    return number_text(pad < 0 ? pad + value_of(import, "vocab_size") : pad);
+}
+
 /* Layers in the weights, where they are here, that predict a token further. */
 static int64_t further_layers(const Import *import)
 {
@@ -310,6 +321,8 @@ static void fill_in(Import *import)
         set(import, "yarn", yarn_text(import));
     if (uses(import, "scaling"))
         set(import, "scaling", scaling_text(import));
+    if (uses(import, "pad"))
+        set(import, "pad", pad_text(import));
     if (uses(import, "window"))
         set(import, "window", window_text(import));
     if (uses(import, "mtp"))

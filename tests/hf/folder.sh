@@ -122,6 +122,32 @@ is "no JSON" 1 "$PLEAT" import "$dir/other" "$dir/other.lua"
 says "its line" "other/config.json:3: error: "
 is "no folder" 1 "$PLEAT" import "$dir/none"
 says "says how to get one" "hf download"
+# A tied embedding, and a padding token, whose row gets no gradient: a step on nothing else
+# changes no embedding; without the key it does.
+sed 's/tied, pad = false, -1/tied, pad = true, 97/' "$dir/two.lua" >"$dir/tied.lua"
+sizes="train.steps=1 train.batch=2 axes.batch=2 axes.seq=8 train.lr=0.1 train.min_lr=0 train.warmup=0 train.weight_decay=0"
+is "a tied run" 0 "$PLEAT" run "$dir/tied.lua" $host name="$dir/tied" $sizes axes.hidden=16 axes.kv=2 axes.group=2 \
+    axes.dim=8 axes.ffn=8 axes.expert=8 axes.vocab=256 data.train=README.md
+is "goes out" 0 "$PLEAT" export "$dir/tied" "$dir/tied.hub"
+for text in '"tie_word_embeddings": true' '"pad_token_id": 97'; do
+    is "its config.json has $text" 0 grep -F "$text" "$dir/tied.hub/config.json"
+done
+is "it comes in" 0 "$PLEAT" import "$dir/tied.hub" "$dir/tied2.lua"
+is "with both" 0 grep -F 'local tied, pad = true, 97' "$dir/tied2.lua"
+yes a | tr -d '\n' | head -c 400 >"$dir/a.txt"
+for pad in 97 -1; do
+    sed "s/tied, pad = false, -1/tied, pad = false, $pad/" "$dir/two.lua" >"$dir/pad.lua"
+    for lr in 0 0.1; do
+        is "a run, pad $pad, rate $lr" 0 "$PLEAT" run "$dir/pad.lua" $host name="$dir/pad$pad.$lr" $sizes axes.hidden=16 \
+            axes.kv=2 axes.group=2 axes.dim=8 axes.ffn=8 axes.expert=8 axes.vocab=256 data.train="$dir/a.txt" train.lr=$lr
+        is "goes out" 0 "$PLEAT" export "$dir/pad$pad.$lr" "$dir/pad$pad.$lr.hub"
+    done
+    "$PLEAT" ckpt diff "$dir/pad$pad.0.hub" "$dir/pad$pad.0.1.hub" >"$dir/pad$pad.diff"
+done
+is "without padding the embedding learns" 0 grep embed_tokens "$dir/pad-1.diff"
+is "the head learns" 0 grep lm_head "$dir/pad97.diff"
+is "the padding row does not" 1 grep embed_tokens "$dir/pad97.diff"
+
 rm "$dir/hub/tokenizer.json"
 refused "texts without a tokenizer" "has no tokenizer.json" run "$dir/my.lua" from="$dir/hub"
 printf '1..%d\n' $n
