@@ -326,6 +326,8 @@ JsonMember *hf_config_merge(Arena *a, JsonValue model, JsonValue folder)
         const char *name = jv_text(a, key, NULL);
         const struct ConfigKey *rule = rule_of(name);
         JsonValue theirs = own_value(folder, name);
+        if (!theirs.s && says(folder, name)) /* by another name */
+            continue;
         if ((theirs.s && rule && rule->rule == THEIRS) ||
             jv_same(a, theirs, v) || merge_positions(a, &out, name, v))
             continue;
