@@ -317,6 +317,18 @@ static int merge_positions(Arena *a, JsonMember **out, const char *key,
     return 1;
 }
 
+/* v as a real, where transformers types the key so: it refuses integers. */
+static JsonValue typed(Arena *a, JsonValue model, const char *key, JsonValue v)
+{
+    JsonValue usual = family_value(model, key);
+    int real = jv_kind(usual) == JSONnumber && memchr(usual.s, '.', usual.n);
+
+    if (!real || jv_kind(v) != JSONnumber || memchr(v.s, '.', v.n) ||
+        memchr(v.s, 'e', v.n))
+        return v;
+    return (JsonValue){ strf(a, "%.*s.0", (int)v.n, v.s), v.n + 2 };
+}
+
 JsonMember *hf_config_merge(Arena *a, JsonValue model, JsonValue folder)
 {
     JsonMember *out = jv_members(a, folder);
@@ -324,6 +336,7 @@ JsonMember *hf_config_merge(Arena *a, JsonValue model, JsonValue folder)
 
     for (size_t at = 0; jv_next(model, &at, &key, &v);) {
         const char *name = jv_text(a, key, NULL);
+        v = typed(a, model, name, v);
         const struct ConfigKey *rule = rule_of(name);
         JsonValue theirs = own_value(folder, name);
         if (!theirs.s && says(folder, name)) /* by another name */

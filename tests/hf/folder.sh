@@ -68,7 +68,7 @@ sed 's/= 8, 1000000, nil/= 8, 10000, nil/' "$dir/my.lua" >"$dir/theta.lua"
 refused "another theta" "config.json has rope_theta = 1000000.0, the model 10000" run "$dir/theta.lua" from="$dir/hub"
 is "meant so" 0 "$PLEAT" run "$dir/theta.lua" from="$dir/hub" $host data.train="$dir/texts.jsonl" train.steps=1 \
     train.batch=2 axes.seq=16 hf.except=rope_theta name="$dir/meant"
-is "goes out as it is" 0 sh -c "$PLEAT export $dir/meant $dir/meant.out && grep '\"rope_theta\": 10000,' $dir/meant.out/config.json"
+is "goes out as it is" 0 sh -c "$PLEAT export $dir/meant $dir/meant.out && grep '\"rope_theta\": 10000.0,' $dir/meant.out/config.json"
 sed 's/eps = 2, 1e-06/eps = 2, 1e-05/' "$dir/my.lua" >"$dir/eps.lua"
 refused "another eps" "has rms_norm_eps = 1e-06, the model 1e-05" run "$dir/eps.lua" from="$dir/hub"
 
