@@ -42,6 +42,19 @@ static Tens *rename_keys(Gen *g, const Tens *t, const Attn *a)
                 a->key.a);
 }
 
+/* All its axes are the scores'. */
+static int fits_score(const Tens *t, const void *with)
+{
+    const Attn *a = with;
+
+    for (int i = 0; i < t->nd; i++) {
+        int at = dim_at(&a->score, t->dim[i].a);
+        if (at < 0 || a->score.dim[at].n != t->dim[i].n)
+            return 0;
+    }
+    return 1;
+}
+
 /* ---- what scores are made of --------------------------------------------- */
 
 /* Queries minus keys. */
@@ -67,11 +80,18 @@ static const char *param_of(Gen *g, GDim d, const char *init)
     return strf(g->a, "param(\"%s\", \"%s\", %s)", new_param(g), d.a, init);
 }
 
-/* A slope for each head, trained or not. */
+static const char *scalar(Gen *g, const char *init)
+{
+    return strf(g->a, "param(\"%s\", \"\", %s)", new_param(g), init);
+}
+
+/* A slope for each head, or one, trained or not. */
 static const char *slopes(Gen *g, const Attn *a)
 {
     GDim d;
 
+    if (chance(g, 20))
+        return strf(g->a, "%s * %s", scalar(g, "normal(0.3)"), ago(g, a));
     if (!head_of(g, a, &d) || chance(g, 30))
         return strf(g->a, "0.1 * %s", ago(g, a));
     if (chance(g, 50))
@@ -146,6 +166,40 @@ static const char *documents(Gen *g, const Attn *a)
                 a->key.a);
 }
 
+/* A real that scores are compared with: of the pool, a scalar, or a number for
+ * each element of an axis of the scores; trained or not. */
+static const char *threshold(Gen *g, Attn *a)
+{
+    GDim d = a->score.dim[below(g, a->score.nd)];
+    Tens *t = chance(g, 30) ? pick(g, REAL, fits_score, a) : NULL;
+    const char *x = t                  ? tame(g, t, 1)
+                    : declarable(g, d) ? param_of(g, d, "normal(0.5)")
+                                       : scalar(g, "normal(0.5)");
+
+    return chance(g, 25) ? strf(g->a, "stop_gradient(%s)", x) : x;
+}
+
+/* The scores, and others where a comparison of reals says so. */
+static const char *compared(Gen *g, Attn *a, const char *x)
+{
+    const char *than = ONE_OF(g, "ge", "lt", "gt");
+    const char *other = ONE_OF(g, "-3", "0.5 * %s", "%s - 2");
+
+    other = strf(g->a, other, x);
+    if (chance(g, 30))
+        return strf(g->a, "where(%s(%s, %s), %s, %s)", than, ago(g, a),
+                    threshold(g, a), x, other);
+    if (chance(g, 30) && a->key.n > 1) {
+        GDim top = new_axis(g, "top", 1 + below(g, a->key.n - 1));
+        return strf(g->a,
+                    "where(ge(%s, min(topk(%s, %lld, \"%s\", \"%s\"), "
+                    "\"%s\")), %s, %s)",
+                    x, x, (long long)top.n, a->key.a, top.a, top.a, x, other);
+    }
+    return strf(g->a, "where(%s(%s, %s), %s, %s)", than, x, threshold(g, a), x,
+                other);
+}
+
 /* Every query sees itself, whatever the masks are. */
 static Tens *mask(Gen *g, Attn *a, Tens *s)
 {
@@ -153,6 +207,11 @@ static Tens *mask(Gen *g, Attn *a, Tens *s)
     const char *x = s->name;
 
     s->uses++;
+    if (chance(g, 30)) {
+        s = emit(g, &a->score, "%s", compared(g, a, x));
+        s->uses++;
+        x = s->name;
+    }
     if (causal)
         x = strf(g->a, "causal(%s, \"%s\", \"%s\")", x, a->seq.a, a->key.a);
     switch (below(g, 6)) {
@@ -214,8 +273,9 @@ static Tens *scores_of(Gen *g, Attn *a, Tens *k)
 {
     k->uses++;
     Tens *s =
-        emit(g, &a->score, "dot(%s, %s, \"%s\")%s", tame(g, a->x, 3), k->name,
-             a->over.a, ONE_OF(g, "", "", " / math.sqrt(3)", " * 0.5"));
+        emit(g, &a->score, "dot(%s, %s, \"%s\")%s%s", tame(g, a->x, 3), k->name,
+             a->over.a, ONE_OF(g, "", "", " / math.sqrt(3)", " * 0.5"),
+             chance(g, 15) ? strf(g->a, " * %s", scalar(g, "ones")) : "");
     s = mask(g, a, add_terms(g, a, s));
     s->uses++;
     s->closed = 1; /* it may hold -inf */

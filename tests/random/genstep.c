@@ -79,7 +79,25 @@ static int shared(Gen *g)
     return 1;
 }
 
+/* Numbers of each sequence, of its elements, or of a picture. */
+static int fed(Gen *g)
+{
+    Tens x = real(1.5);
+
+    if (*g->indent) /* a layer's would be declared again */
+        return 0;
+    x.data = 1;
+    add_dim(&x, g->axis[0]);
+    for (int64_t n = below(g, 3); n > 0; n--) {
+        GDim d = some_axis(g, 1);
+        if (dim_at(&x, d.a) < 0 && elems(&x) * d.n <= GENELEMS / 4)
+            add_dim(&x, d);
+    }
+    emit(g, &x, "input(\"n%d\", \"%s\")", g->states++, names_of(g, &x));
+    return 1;
+}
+
 const GenRow genstep[] = {
     { 10, dropped }, { 5, counted }, { 5, measured },
-    { 4, shared },   { 0, NULL },
+    { 4, shared },   { 5, fed },     { 0, NULL },
 };

@@ -333,6 +333,30 @@ static void own_rounding(Want *w, double noise)
     }
 }
 
+static double largest(const Wanted *x)
+{
+    double most = 0;
+
+    for (int64_t k = 0; k < x->n; k++)
+        most = fmax(most, fabs(x->v[k]));
+    return most;
+}
+
+/* A gradient that is 0 but for rounding is held against the largest. */
+static void zero_gradients(Want *w, double noise)
+{
+    double most = 0;
+
+    for (size_t i = 0; i < vec_len(w->v); i++)
+        if (!strcmp(w->v[i].kind, "gradient"))
+            most = fmax(most, largest(&w->v[i]));
+    for (size_t i = 0; i < vec_len(w->v); i++) {
+        Wanted *x = &w->v[i];
+        if (!strcmp(x->kind, "gradient") && largest(x) <= noise * most)
+            x->bound = fmax(x->bound, noise * most);
+    }
+}
+
 Want *want_new(Arena *a, Graph *g, double noise, double slack,
                const RecipeErrors *few_bits)
 {
@@ -357,6 +381,7 @@ Want *want_new(Arena *a, Graph *g, double noise, double slack,
     for (int i = 0; i < NOISY; i++)
         widen(w, noise, (uint64_t)i + 1, &s);
     own_rounding(w, noise);
+    zero_gradients(w, noise);
     if ((noise > NEAR || few_bits) && may_change(&s, slack))
         w->bad = "rounding changes a decision";
     return w;
