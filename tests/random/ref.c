@@ -216,7 +216,8 @@ static void name_sink(Ref *r, int i, Table *done)
 {
     const Node *n = r->val[i].n;
 
-    if (n->op != Oupdate && n->op != Ometric)
+    /* the front end's check of indices is no metric of the model */
+    if (n->op != Oupdate && (n->op != Ometric || n->at.metric.beyond))
         return;
     int at = after_step(r, r->val[i].in[n->nin - 1], done);
     if (n->op == Oupdate)
