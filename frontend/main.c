@@ -225,7 +225,7 @@ static void check_passes(const Command *command, const char *list, int dump)
 
 int main(int argc, char **argv)
 {
-    Args a = { .n = 200, .temperature = 0.8, .seconds = 10, .rank = -1 };
+    Args a = { .n = 200, .temperature = 0.8, .seconds = -1, .rank = -1 };
 
     process_start(built_from);
     if (argc < 2)

@@ -13,12 +13,18 @@
 #include "../../ir/settings/keys.h"
 #include "search.h"
 
-/* Seconds: LATE, FIXING, RUNNING (of a run that states no fold). */
-enum { MOST = 3000, LATE = 300, FIXING = 30, RUNNING = 5 };
+/* Seconds: LATE beyond --seconds, where no plan that fits is found, FIXING. */
+enum { MOST = 3000, LATE = 20, FIXING = 30 };
+/* Nodes of short plans that the default budget makes, twice as many above WIDE
+ * ranks; a node of a whole plan, which is made several times to fit, counts for
+ * WHOLE of them. A run that states no fold searches for a FEWth. */
+enum { BUDGET = 400000, WIDE = 64, WHOLE = 8, FEW = 8 };
+enum { SIMPLE = 12 };   /* folds of ep and pp alone with short plans */
 enum { SEQUENCES = 8 }; /* of a micro-batch, at most, but for what is given */
 
-#define WRONG 0.96 /* of the limit is what estimates may take */
+#define LARGE 1.08 /* times the limit: an estimate as large may still fit */
 #define FAR   3    /* times the limit: estimates are not that wrong */
+#define CLOSE 0.97 /* of the best: an estimate as low is compiled */
 
 static int ratio_row(int64_t ranks)
 {
@@ -43,13 +49,22 @@ static double mean_ratio(const Ratio *ratio)
     return ratio->n ? exp(ratio->log / ratio->n) : 1;
 }
 
+static int slow_row(const Point *point)
+{
+    return point->size[Mpp] > 1 ? point->schedule : MAXSCHEDULE;
+}
+
 double search_estimate(const Space *space, const Candidate *candidate)
 {
     const int64_t *n = candidate->p.size;
     const Ratio *ratio = &space->ratio[ratio_row(n[Mtp])][ratio_row(n[Mcp])];
+    double secs = candidate->f.secs;
 
-    return candidate->f.secs *
-           (candidate->known == PRICEscaled ? mean_ratio(ratio) : 1);
+    if (candidate->known == PRICEscaled)
+        secs *= mean_ratio(ratio);
+    return candidate->known < PRICEcompiled
+               ? secs * mean_ratio(&space->slow[slow_row(&candidate->p)])
+               : secs;
 }
 
 static int fits(const Space *space, const Forecast *forecast)
@@ -67,8 +82,10 @@ double search_bytes(const Space *space, const Candidate *candidate)
 
 int search_fits(const Space *space, const Candidate *candidate)
 {
+    double most = candidate->known < PRICEcompiled ? LARGE : 1;
+
     return !space->s.limit ||
-           search_bytes(space, candidate) <= (double)space->s.limit;
+           search_bytes(space, candidate) <= most * (double)space->s.limit;
 }
 
 /* Seconds a step, for a byte of the optimizer's that is in the host's memory:
@@ -83,13 +100,13 @@ static double host_byte_secs(const MachineSpeeds *machine)
 
 /* Nothing rebuilt where that fits; else what takes less time for a byte first:
  * rebuilding, at a straight line to what rebuilding all costs, and the host's
- * memory for the optimizer. An estimate leaves room for how wrong it is. */
+ * memory for the optimizer. */
 static Forecast with_limit(const Space *space, Forecast none, Forecast all)
 {
-    double room = WRONG * (double)space->s.limit;
     double rebuilt = fmax(none.bytes - all.bytes, 0), hosted = none.optim;
     double secs = fmax(all.secs - none.secs, 0);
-    double more = none.bytes - room, each = host_byte_secs(&space->s.machine);
+    double more = none.bytes - (double)space->s.limit,
+           each = host_byte_secs(&space->s.machine);
 
     if (!space->s.limit || more <= 0)
         return none;
@@ -100,7 +117,7 @@ static Forecast with_limit(const Space *space, Forecast none, Forecast all)
     if (none.bytes > all.bytes)
         none.again = secs * rebuilt / (none.bytes - all.bytes);
     none.secs += none.again + (hosted > 0 ? hosted * each : 0);
-    none.bytes = (none.bytes - rebuilt - hosted) / WRONG;
+    none.bytes -= rebuilt + hosted;
     return none;
 }
 
@@ -127,7 +144,6 @@ Forecast search_priced(Space *space, const Point *p,
     if (!cost[COSTpairs].unit || !may_go_in_pairs(space, p))
         return one;
     Forecast two = f[COSTpairs];
-    two.bytes /= space->s.limit ? WRONG : 1;
     return fits(space, &two) && two.secs < one.secs ? two : one;
 }
 
@@ -181,13 +197,14 @@ static void sort_candidates(Space *space)
 
 /* What became of the short plans of n folds (JOBdone ..); of those made, what
  * units cost. */
-static const char *price_shorts(const Space *space, const ShortFold *fold,
-                                int n, ModelCost *cost, double end)
+static const char *price_shorts(Space *space, const ShortFold *fold, int n,
+                                ModelCost *cost, double end)
 {
     size_t each = (size_t)space->s.units.nrun + 1;
     UnitCost *plan = alloc(forever, (size_t)n * each * sizeof *plan);
     const char *done = search_short(&space->s, fold, n, plan, end);
 
+    space->work += n * search_short_work(&space->s);
     for (int i = 0; i < n; i++)
         if (done[i] == JOBdone)
             cost[i] = search_costs(&space->s.units, plan + each * (size_t)i);
@@ -315,30 +332,83 @@ static const FoldPrice *price_of(const Space *space, const Point *point)
     return NULL;
 }
 
+/* A fold that has no short plans yet gets jobs, where it is only scaled. Where
+ * all fits nothing is rebuilt. */
+static void want_fold(Space *space, const Candidate *candidate,
+                      ShortFold **want)
+{
+    const Point *p = &candidate->p;
+    double room = (double)space->s.limit;
+    int rebuilds = room > 0 && candidate->f.bytes >= 0.7 * room;
+
+    if (candidate->known == PRICEscaled && !price_of(space, p))
+        vec_push(forever, space->fold,
+                 add_jobs(want, *p, space->s.world / p->size[Mpp], rebuilds,
+                          may_go_in_pairs(space, p)));
+}
+
+/* Makes the short plans of the folds from `were` on. */
+static void price_wanted(Space *space, size_t were, const ShortFold *want,
+                         double end)
+{
+    int n = (int)vec_len(want);
+    ModelCost *cost = alloc(forever, ((size_t)n + 1) * sizeof *cost);
+    const char *done = price_shorts(space, want, n, cost, end);
+
+    for (size_t i = were; i < vec_len(space->fold); i++)
+        take_costs(&space->fold[i], done, cost);
+}
+
 /* Short plans of the folds from `first` on that are only scaled, of enough to
  * keep all processors busy: which are next is known but for the few that a
- * price moves out of the best. Where all fits nothing is rebuilt. */
+ * price moves out of the best. */
 static void price_folds(Space *space, size_t first, double end)
 {
     size_t were = vec_len(space->fold), n = 2 * (size_t)search_cores();
-    double room = (double)space->s.limit;
     ShortFold *want = NULL;
 
     for (size_t i = first;
-         i < vec_len(space->at) && i < SHOWN && vec_len(want) < n; i++) {
-        const Candidate *candidate = &space->at[i];
-        const Point *p = &candidate->p;
-        int rebuilds = room > 0 && candidate->f.bytes >= 0.7 * room;
-        if (candidate->known != PRICEscaled || price_of(space, p))
-            continue;
-        vec_push(forever, space->fold,
-                 add_jobs(&want, *p, space->s.world / p->size[Mpp], rebuilds,
-                          may_go_in_pairs(space, p)));
-    }
-    ModelCost *cost = alloc(forever, (vec_len(want) + 1) * sizeof *cost);
-    const char *done = price_shorts(space, want, (int)vec_len(want), cost, end);
+         i < vec_len(space->at) && i < SHOWN && vec_len(want) < n; i++)
+        want_fold(space, &space->at[i], &want);
+    price_wanted(space, were, want, end);
+}
+
+static int is_simple(const Point *p)
+{
+    return p->size[Mtp] == 1 && p->size[Mcp] == 1 && p->size[Metp] == 1 &&
+           p->vpp == 1 && p->schedule == SCHEDULE1f1b;
+}
+
+/* What short plans say of a fold that has them. */
+static void take_fold(Space *space, const Point *p)
+{
+    const FoldPrice *fold = price_of(space, p);
+    ModelCost own[NCOST];
+
+    if (fold->done == JOBrefused)
+        refuse_fold(space, p);
+    if (fold->done != JOBdone)
+        return;
+    memcpy(own, fold->cost, sizeof own);
+    finish_costs(space, own);
+    take_short(space, p, own);
+}
+
+/* Prices the best folds of pp and ep alone, which users try first, by their own
+ * short plans, whatever is estimated of others. */
+static void price_simple(Space *space, double end)
+{
+    size_t were = vec_len(space->fold);
+    ShortFold *want = NULL;
+
+    for (size_t i = 0;
+         i < vec_len(space->at) && vec_len(space->fold) < were + SIMPLE; i++)
+        if (is_simple(&space->at[i].p))
+            want_fold(space, &space->at[i], &want);
+    price_wanted(space, were, want, end);
     for (size_t i = were; i < vec_len(space->fold); i++)
-        take_costs(&space->fold[i], done, cost);
+        take_fold(space, &space->fold[i].point);
+    sort_candidates(space);
 }
 
 /* The best fold that is only scaled gets short plans of its own; 0: none of the
@@ -355,17 +425,9 @@ static int refine(Space *space, double end)
     Point p = space->at[i].p;
     if (!price_of(space, &p))
         price_folds(space, i, end);
-    const FoldPrice *fold = price_of(space, &p);
-    if (fold->done == JOBnot)
+    if (price_of(space, &p)->done == JOBnot)
         return 0;
-    if (fold->done == JOBrefused) {
-        refuse_fold(space, &p);
-    } else {
-        ModelCost own[NCOST];
-        memcpy(own, fold->cost, sizeof own);
-        finish_costs(space, own);
-        take_short(space, &p, own);
-    }
+    take_fold(space, &p);
     sort_candidates(space);
     return 1;
 }
@@ -391,6 +453,9 @@ static void take_whole(Space *space, Candidate *candidate,
 {
     candidate->guess = candidate->f;
     candidate->guess.secs = search_estimate(space, candidate);
+    add_ratio(&space->slow[slow_row(&candidate->p)],
+              forecast->secs / candidate->guess.secs *
+                  mean_ratio(&space->slow[slow_row(&candidate->p)]));
     candidate->f = search_corrected(space, *forecast);
     candidate->known = PRICEcompiled;
     add_ratio(&space->more[candidate->p.schedule],
@@ -419,6 +484,8 @@ static int compile_next(Space *space, PriceKind first, int most, int one,
     if (!n)
         return 0;
     char *done = search_whole(&space->s, p, n, f, end);
+    space->work +=
+        (double)n * WHOLE * (double)vec_len(space->s.model[0].g->node);
     for (int i = 0; i < n; i++) {
         ran += done[i] != JOBnot;
         if (done[i] == JOBdone)
@@ -430,11 +497,19 @@ static int compile_next(Space *space, PriceKind first, int most, int one,
     return ran;
 }
 
-/* Seconds below which no plan of the model can be on these ranks. */
+/* Seconds below which no plan of the model can be on these ranks: its products
+ * at the highest rate that its precision has. */
 double search_least(const Space *space)
 {
-    double least =
-        space->s.flops / ((double)space->s.world * space->s.machine.gemm);
+    const MachineSpeeds *m = &space->s.machine;
+    const Opts *opts = space->s.model[0].g->opts;
+    const char *policy = opts_str(opts, "precision.policy");
+    int narrow = (policy && !strcmp(policy, "fp8")) ||
+                 opts_given(opts, "precision.recipe");
+    double rate = fmax(m->gemm, fmax(m->grouped, m->weights));
+
+    rate = narrow ? fmax(rate, fmax(m->narrow, m->narrow_weights)) : rate;
+    double least = space->s.flops / ((double)space->s.world * rate);
 
     return space->from ? least * fmin(space->from->kernels, 1) : least;
 }
@@ -451,21 +526,35 @@ static int is_decided(const Space *space)
     return 1;
 }
 
-/* Those after the best compiled one are worse by their short plans. */
+/* Is the best compiled one, of at[0], so much better than what the others are
+ * estimated to take that no estimate is likely to be that wrong? */
 static int is_settled(const Space *space)
 {
     const Candidate *best = chosen(space);
 
-    return best && best == &space->at[0];
+    for (size_t i = 0; best && i < vec_len(space->at); i++) {
+        const Candidate *candidate = &space->at[i];
+        if (candidate->known < PRICEcompiled && search_fits(space, candidate))
+            return CLOSE * search_estimate(space, candidate) >= best->f.secs;
+    }
+    return best != NULL;
 }
 
-/* Is there time, or, where no plan was found that fits, one left of which
+static int in_budget(const Space *space)
+{
+    return space->work < space->most && search_clock() < space->end;
+}
+
+/* Is there budget, or, where no plan was found that fits, one left of which
  * estimates do not say that it is far too large? */
 static int goes_on(const Space *space)
 {
-    if (search_clock() < space->end)
+    int late =
+        space->work >= FEW * space->most || search_clock() >= space->end + LATE;
+
+    if (in_budget(space))
         return 1;
-    for (size_t i = 0; i < vec_len(space->at) && !chosen(space); i++) {
+    for (size_t i = 0; i < vec_len(space->at) && !chosen(space) && !late; i++) {
         const Candidate *candidate = &space->at[i];
         if (candidate->known < PRICEcompiled &&
             (!space->s.limit ||
@@ -475,24 +564,34 @@ static int goes_on(const Space *space)
     return 0;
 }
 
+/* Can all points that are left be compiled within the budget? */
+static int may_finish(const Space *space)
+{
+    double left = 0, each = WHOLE * (double)vec_len(space->s.model[0].g->node);
+
+    for (size_t i = 0; i < vec_len(space->at); i++)
+        left += space->at[i].known < PRICEcompiled;
+    return space->s.world <= EXACT && in_budget(space) &&
+           space->work + left * each <= space->most;
+}
+
 static void compile_best(Space *space)
 {
-    int exact = space->s.world <= EXACT;
-    double late = space->begun + LATE;
+    double late = space->end + LATE;
     PriceKind first = PRICEshort;
 
     while (!is_settled(space) && goes_on(space))
-        if (!compile_next(space, first, 2, 1,
+        if (!compile_next(space, first, 2, !chosen(space),
                           chosen(space) ? space->end : late)) {
             if (first == PRICEscaled)
                 break;
             first = PRICEscaled;
         }
-    while (exact && !is_decided(space) && search_clock() < space->end)
+    while (!is_decided(space) && may_finish(space))
         if (!compile_next(space, PRICEscaled, EXACT, 0, space->end))
             break;
-    space->proven = exact && is_decided(space);
-    space->stopped = !space->proven && search_clock() >= space->end;
+    space->proven = is_decided(space) && vec_len(space->at) == space->legal;
+    space->stopped = !space->proven && !in_budget(space);
 }
 
 /* ---- the model --------------------------------------------------------- */
@@ -693,10 +792,14 @@ static void list_points(Space *space)
     space->begun = search_clock();
     space->end = space->args->seconds > 0 ? space->begun + space->args->seconds
                                           : HUGE_VAL;
+    space->most = space->args->seconds >= 0 ? HUGE_VAL
+                  : space->runs             ? BUDGET / FEW
+                                            : BUDGET;
     space->s.scratch = arena_new();
     space->s.cuts = table_new(forever);
     space->s.alive = table_new(forever);
     set_models(space);
+    space->most *= space->s.world > WIDE ? 2 : 1;
     if (space->from)
         search_measure(space);
     search_pins(space);
@@ -714,9 +817,10 @@ static void list_points(Space *space)
 static const Candidate *search_space(Space *space)
 {
     list_points(space);
+    price_simple(space, space->end);
     if (space->s.world > EXACT && vec_len(space->at) > MOST)
         vec_cut(space->at, MOST);
-    while (search_clock() < space->end && refine(space, space->end))
+    while (in_budget(space) && refine(space, space->end))
         ;
     compile_best(space);
     if (!chosen(space))
@@ -781,7 +885,7 @@ static int fold_of_run_job(void *arg, FILE *out)
     Args a = *(const Args *)arg;
     const Graph *g = trace(a.file, a.keys, TRACEquiet).g;
     const Axis *batch = g_role(g, ROLEbatch);
-    Space x = { .args = &a };
+    Space x = { .args = &a, .runs = 1 };
     Text t = { .arena = forever };
 
     if (states_fold(g->opts) || opts_given(g->opts, "train.ramp") || !batch)
@@ -789,7 +893,7 @@ static int fold_of_run_job(void *arg, FILE *out)
     opts_set(a.keys, "target", target_of(g->opts)->name, NULL);
     opts_set(a.keys, strf(forever, "axes.%s", batch->name),
              strf(forever, "%lld", (long long)batch->n), NULL);
-    a.seconds = RUNNING;
+    a.seconds = -1;
     const Candidate *best = search_space(&x);
     put_fold(&t, &best->p);
     fprintf(out, "%s", t.s);

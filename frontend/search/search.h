@@ -146,14 +146,19 @@ typedef struct Space {
     size_t legal;     /* all points, also those left out as far too large */
     Candidate least;  /* of all of these the one of fewest bytes, as scaled */
     Point pin;        /* what is given; 0 (schedule and zero: -1): it is free */
-    struct NearPin *near;    /* search_space.c */
-    Ratio more[MAXSCHEDULE]; /* memory of compiled plans over what it was
+    struct NearPin *near;        /* search_space.c */
+    Ratio slow[MAXSCHEDULE + 1]; /* time of compiled plans over what it was
+                                    estimated, of a schedule; of one stage */
+    Ratio more[MAXSCHEDULE];     /* memory of compiled plans over what it was
                                 estimated, of a schedule */
     double begun, end;
     Ratio ratio[MAXRATIO][MAXRATIO]; /* of short to scaled prices, by log2 of
                                         tp and of cp */
+    double work, most; /* nodes of the plans made, and how many may be */
+    int runs;          /* for a run that states no fold */
     int proven;
-    int stopped; /* by the clock: with more time the answer may be another */
+    int stopped; /* by the clock or the budget: with more of it the answer may
+                    be another */
 } Space;
 double search_estimate(const Space *space,
                        const Candidate *candidate); /* seconds */
@@ -199,6 +204,8 @@ void search_keys(Opts *opts, const Point *point);
  * units cost. */
 char *search_short(const Search *search, const ShortFold *fold, int n,
                    UnitCost *out, double end);
+/* Nodes of the plans of a fold by search_short. */
+double search_short_work(const Search *search);
 char *search_whole(const Search *search, const Point *const *p, int n,
                    Forecast *out, double end);
 /* What units cost, from short plans. */

@@ -474,6 +474,24 @@ static int short_job(void *ctx, int i, void *result)
     return 1;
 }
 
+double search_short_work(const Search *search)
+{
+    const SearchModel *model = &search->units;
+    double all = (double)vec_len(search->model[0].g->node), one = all, sum = 0;
+    int texts = 1;
+
+    for (int u = 0; u < model->nunit; u++) {
+        int first = !u || model->unit[u].run != model->unit[u - 1].run;
+        double nodes = (double)vec_len(model->unit[u].node);
+        one -= first ? 0 : nodes;
+        if (first && model->left[model->unit[u].run] > 1) {
+            sum += nodes;
+            texts++;
+        }
+    }
+    return texts * one + sum;
+}
+
 char *search_short(const Search *search, const ShortFold *fold, int n,
                    UnitCost *out, double end)
 {

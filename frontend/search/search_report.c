@@ -56,7 +56,8 @@ static void put_reason(Text *out, const Space *space, const Candidate *best,
     int most = 0;
 
     if (!search_fits(space, candidate)) {
-        put(out, "needs %s of %s",
+        put(out, "%s %s of %s",
+            candidate->known == PRICEcompiled ? "needs" : "estimated",
             bytes_text((int64_t)search_bytes(space, candidate)),
             bytes_text(space->s.limit));
         return;
@@ -66,7 +67,7 @@ static void put_reason(Text *out, const Space *space, const Candidate *best,
         most = part[i].more > part[most].more ? i : most;
     }
     if (candidate == best)
-        put(out, "the best");
+        put(out, space->proven ? "the best" : "the best found");
     else if (candidate->known != PRICEcompiled &&
              search_estimate(space, candidate) < best->f.secs)
         put(out, "not compiled");
@@ -165,7 +166,7 @@ static void put_accuracy(Text *out, const Space *space)
         secs[0], secs[1], bytes[0], bytes[1]);
 }
 
-static void put_verdict(Text *out, const Space *space)
+static void put_verdict(Text *out, const Space *space, const Candidate *best)
 {
     size_t known[NPRICE] = { 0 };
 
@@ -180,13 +181,21 @@ static void put_verdict(Text *out, const Space *space)
     if (space->proven)
         put(out, "No other point is faster.\n");
     else
-        put(out, "No point can take less than %.1f ms.\n",
-            1e3 * search_least(space));
-    if (space->stopped)
+        put(out,
+            "No point can take less than %.1f ms: the best found is at most "
+            "%.1f %% above the best.\n",
+            1e3 * search_least(space),
+            100 * (best->f.secs / search_least(space) - 1));
+    if (space->stopped && space->args->seconds > 0)
         put(out,
             "Stopped after --seconds %g: with more time another point may "
             "be found; --seconds 0 waits for it.\n",
             space->args->seconds);
+    else if (space->stopped)
+        put(out, "Stopped at the default budget of work: --seconds 0 goes on "
+                 "until no point is left.\n");
+    else if (!space->proven)
+        put(out, "Stopped as all other points are estimated to take longer.\n");
 }
 
 static json_t *json_row(const Space *space, const Candidate *best,
@@ -272,7 +281,7 @@ void search_report(FILE *out, const Space *space, const Candidate *best)
     if (space->from)
         put_measured(&t, space);
     put_table(&t, space, best);
-    put_verdict(&t, space);
+    put_verdict(&t, space, best);
     if (space->from)
         put_next(&t, space, best);
     put_point(&t, space, &best->p);

@@ -289,6 +289,29 @@ static const Candidate *smallest(const Space *space)
     return best;
 }
 
+static size_t compiled_points(const Space *space)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < vec_len(space->at); i++)
+        n += space->at[i].known >= PRICEcompiled;
+    return n;
+}
+
+/* Is each point compiled, or are the model's weights alone too large? */
+static int proven_too_large(const Space *space)
+{
+    const SearchModel *model = &space->s.units;
+    double weights = model->ends.dense + model->ends.expert;
+
+    for (int u = 0; u < model->nunit; u++)
+        weights += model->shape[model->unit[u].run].dense +
+                   model->shape[model->unit[u].run].expert;
+    return compiled_points(space) == space->legal ||
+           space->s.weight * weights / (double)space->s.world >
+               (double)space->s.limit;
+}
+
 void nothing_fits(Space *space)
 {
     const Candidate *candidate = smallest(space);
@@ -297,10 +320,17 @@ void nothing_fits(Space *space)
     if (!candidate)
         no_point(space);
     put_point(&t, space, &candidate->p);
+    if (proven_too_large(space))
+        err(NULL,
+            "search: no plan fits into %s of a rank; the least, %s, is that "
+            "of %s (pleat compile with these says whose)",
+            bytes_text(space->s.limit),
+            bytes_text((int64_t)search_bytes(space, candidate)), t.s);
     err(NULL,
-        "search: no plan fits into %s of a rank; the least, %s, is that "
-        "of %s "
-        "(pleat compile with these says whose)",
-        bytes_text(space->s.limit),
+        "search: it is not known yet whether a plan fits into %s of a rank: "
+        "%zu of %zu points are compiled, and none fits; the least, %s%s, is "
+        "that of %s (--seconds 0 compiles more)",
+        bytes_text(space->s.limit), compiled_points(space), space->legal,
+        candidate->known == PRICEcompiled ? "" : "estimated ",
         bytes_text((int64_t)search_bytes(space, candidate)), t.s);
 }

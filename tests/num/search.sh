@@ -150,6 +150,7 @@ refuse "nearest legal: fold.vpp=2 in place of 3" search tiny.lua cluster=h100x8 
 refuse "nearest legal: 12 ranks" search tiny.lua cluster=h100x13
 refuse "for how many ranks" search tiny.lua
 refuse "no plan fits into 9.00 KiB of a rank; the least, .* is that of fold" search tiny.lua cluster=h100x32 memory=9KiB
+refuse "not known yet whether a plan fits into 600.00 KiB of a rank: .* points are compiled" search tiny.lua cluster=h100x32 memory=600KiB
 refuse "no plan fits into 1000.00 KiB of a rank; the least, .* is that of fold" search tiny.lua \
     cluster=h100x2 memory=1000KiB train.batch=4 axes.batch=1 --seconds 1
 refuse "over the limit of .*; largest: .*tiny.lua:[0-9]*" compile tiny.lua target=null world=2 \
