@@ -13,8 +13,9 @@
 #include "../../ir/settings/keys.h"
 #include "search.h"
 
-/* Seconds: LATE beyond --seconds, where no plan that fits is found, FIXING. */
-enum { MOST = 3000, LATE = 20, FIXING = 30 };
+/* Points that are kept in a wide world; seconds beyond --seconds, where no plan
+ * that fits is found. */
+enum { MOST = 3000, LATE = 20 };
 /* Nodes of short plans that the default budget makes, twice as many above WIDE
  * ranks; a node of a whole plan, which is made several times to fit, counts for
  * WHOLE of them. A run that states no fold searches for a FEWth. */
@@ -67,7 +68,7 @@ double search_estimate(const Space *space, const Candidate *candidate)
                : secs;
 }
 
-static int fits(const Space *space, const Forecast *forecast)
+int forecast_fits(const Space *space, const Forecast *forecast)
 {
     return !space->s.limit || forecast->bytes <= (double)space->s.limit;
 }
@@ -144,7 +145,7 @@ Forecast search_priced(Space *space, const Point *p,
     if (!cost[COSTpairs].unit || !may_go_in_pairs(space, p))
         return one;
     Forecast two = f[COSTpairs];
-    return fits(space, &two) && two.secs < one.secs ? two : one;
+    return forecast_fits(space, &two) && two.secs < one.secs ? two : one;
 }
 
 /* A fallback runs rarely: it rebuilds all, before a step rebuilds anything. A
@@ -441,7 +442,8 @@ static const Candidate *chosen(const Space *space)
 
     for (size_t i = 0; i < vec_len(space->at); i++) {
         const Candidate *candidate = &space->at[i];
-        if (candidate->known == PRICEcompiled && fits(space, &candidate->f) &&
+        if (candidate->known == PRICEcompiled &&
+            forecast_fits(space, &candidate->f) &&
             (!best || candidate->f.secs < best->f.secs))
             best = candidate;
     }
@@ -611,7 +613,7 @@ Graph *search_traced(const Space *space, int64_t batch)
     return trace(space->args->file, o, TRACEquiet).g;
 }
 
-static void read_sizes(Space *space, Graph *g)
+void search_sizes(Space *space, Graph *g)
 {
     const Axis *seq = g_role(g, ROLEseq);
     int64_t params, active;
@@ -662,7 +664,7 @@ static void set_models(Space *space)
         err(NULL, "search: the model has no loss: there is no step to plan");
     space->s.batch_key = strf(forever, "axes.%s", a->name);
     set_world(space, g);
-    read_sizes(space, g);
+    search_sizes(space, g);
     space->s.batch = opts_given(g->opts, "train.batch")
                          ? opts_int(g->opts, "train.batch")
                          : a->n;
@@ -683,102 +685,6 @@ static void set_models(Space *space)
     for (int r = 0; r < space->s.units.nrun; r++)
         space->s.units.shape[r].row *=
             space->s.weight / (double)space->s.model[0].batch;
-}
-
-/* ---- a plan that does not fit -------------------------------------------- */
-
-static Point point_of(const Space *space, const Plan *p)
-{
-    const Opts *opts = p->opts;
-    Point at = { .vpp = opts_int(opts, "fold.vpp"),
-                 .zero = opts_int(opts, "fold.zero"),
-                 .batch = space->s.model[0].batch,
-                 .schedule = (int)opts_pp_schedule(opts) };
-
-    memcpy(at.size, p->mesh->size, sizeof at.size);
-    return at;
-}
-
-/* Twice as many ranks of a, if that leaves whole numbers of others. */
-static void add_ranks(const Space *space, Point **v, Point p, MeshAxis a)
-{
-    const char *order = opts_str(space->s.model[0].g->opts, "fold.order");
-    int64_t *n = p.size;
-
-    n[a] *= 2;
-    int64_t dense = n[Mtp] * n[Mcp] * n[Mpp], expert = n[Metp] * n[Mep];
-    n[Mdp] = space->s.world / dense;
-    n[Medp] = space->s.world / n[Mpp] / (expert ? expert : 1);
-    if (dense * n[Mdp] == space->s.world &&
-        expert * n[Medp] * n[Mpp] == space->s.world && n[Mdp] && n[Medp] &&
-        space->s.batch % (p.batch * n[Mdp]) == 0 &&
-        (a != Mep || n[Mep] <= space->s.experts) &&
-        mesh_legal(space->s.world, n, order))
-        vec_push(forever, *v, p);
-}
-
-/* One step away from it, in what takes less memory. */
-static Point *smaller_points(const Space *space, Point p)
-{
-    static const MeshAxis axis[] = { Mep, Mpp, Mtp, Mcp };
-    Point *v = NULL, q = p;
-
-    for (q.zero = p.zero + 1; q.zero <= 3 && p.size[Mdp] * p.size[Mcp] > 1;
-         q.zero++)
-        vec_push(forever, v, q);
-    for (size_t i = 0; i < sizeof axis / sizeof *axis; i++)
-        add_ranks(space, &v, p, axis[i]);
-    for (size_t i = 1; i < vec_len(space->s.model); i++) {
-        p.batch = space->s.model[i].batch;
-        vec_push(forever, v, p);
-    }
-    return v;
-}
-
-static void set_fixes(Space *space, const Plan *p)
-{
-    Graph *g = search_traced(space, 0);
-    const Axis *a = g_role(g, ROLEbatch);
-
-    space->s.world = p->mesh->world;
-    space->s.target = target_named(p->target);
-    space->s.limit = memory_limit(p->opts, space->s.target);
-    space->s.batch_key = a ? strf(forever, "axes.%s", a->name) : NULL;
-    read_sizes(space, g);
-    vec_push(forever, space->s.model,
-             ((SearchTrace){ .batch = a ? a->n : 1, .g = g }));
-    space->s.batch = opts_given(p->opts, "train.batch")
-                         ? opts_int(p->opts, "train.batch")
-                         : space->s.model[0].batch;
-    for (int64_t b = 2; a && b <= 4 && a->n % b == 0; b *= 2)
-        vec_push(forever, space->s.model,
-                 ((SearchTrace){ .batch = a->n / b,
-                                 .g = search_traced(space, a->n / b) }));
-}
-
-void put_fixes(Text *out, const Args *args, const Plan *p)
-{
-    Space x = { .args = args, .begun = search_clock() };
-
-    set_fixes(&x, p);
-    Point *v = smaller_points(&x, point_of(&x, p));
-    int n = (int)vec_len(v), found = 0;
-    const Point **at = alloc(forever, (size_t)(n + 1) * sizeof *at);
-    Forecast *f = alloc(forever, (size_t)(n + 1) * sizeof *f);
-    for (int i = 0; i < n; i++)
-        at[i] = &v[i];
-    char *done =
-        x.s.batch_key ? search_whole(&x.s, at, n, f, x.begun + FIXING) : "";
-    for (int i = 0; i < n && found < 3; i++)
-        if (done[i] == JOBdone && fits(&x, &f[i])) {
-            put(out, "%s ", found++ ? "; or" : "\nit fits with");
-            put_point(out, &x, &v[i]);
-            put(out, " (%s, %.1f ms)", bytes_text((int64_t)f[i].bytes),
-                1e3 * f[i].secs);
-        }
-    if (!found)
-        put(out, "\nno fold next to it fits; pleat search goes "
-                 "through all of them");
 }
 
 /* ---- the command --------------------------------------------------------- */

@@ -9,7 +9,8 @@
 /* A point of the space that `search` goes through. */
 typedef struct Point {
     int64_t size[NMESH], vpp, batch, zero;
-    int schedule; /* word of fold.schedule */
+    int schedule;     /* word of fold.schedule */
+    const char *more; /* keys beside these; null: none */
 } Point;
 
 /* Of a step, predicted: seconds; bytes of the rank that needs most. */
@@ -164,7 +165,9 @@ double search_estimate(const Space *space,
                        const Candidate *candidate); /* seconds */
 double search_bytes(const Space *space, const Candidate *candidate);
 int search_fits(const Space *space, const Candidate *candidate);
-double search_least(const Space *space); /* below which no plan takes */
+int forecast_fits(const Space *space, const Forecast *forecast);
+void search_sizes(Space *space, Graph *g); /* reads them of the model */
+double search_least(const Space *space);   /* below which no plan takes */
 /* Keys of from=runs/x that args->keys do not state; then, of the searched model
  * and machine, what its steps took. */
 MeasuredRun *search_from(const Args *args);

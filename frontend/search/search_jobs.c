@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "../commands.h"
 #include "search.h"
 
 enum { POLL = 2000 }; /* microseconds */
@@ -332,6 +333,8 @@ void search_keys(Opts *opts, const Point *point)
     opts_set(opts, "fold.schedule",
              key_word_text("fold.schedule", point->schedule), NULL);
     set_key(opts, "axes.batch", point->batch);
+    if (point->more)
+        set_keys(opts, point->more);
 }
 
 static SearchTrace *model_of(const Search *search, const Point *point)

@@ -34,6 +34,8 @@ void put_point(Text *out, const Space *space, const Point *point)
 {
     put_fold(out, point);
     put(out, " %s=%lld", space->s.batch_key, (long long)point->batch);
+    if (point->more)
+        put(out, " %s", point->more);
 }
 
 /* What it has more of than the best, in ms: by plans where both have one, else

@@ -153,6 +153,8 @@ refuse "no plan fits into 9.00 KiB of a rank; the least, .* is that of fold" sea
 refuse "not known yet whether a plan fits into 600.00 KiB of a rank: .* points are compiled" search tiny.lua cluster=h100x32 memory=600KiB
 refuse "no plan fits into 1000.00 KiB of a rank; the least, .* is that of fold" search tiny.lua \
     cluster=h100x2 memory=1000KiB train.batch=4 axes.batch=1 --seconds 1
+refuse "no fold or setting next to it fits: [1-9][0-9]* were compiled" compile tiny.lua target=null world=1 \
+    axes.batch=1 train.batch=16 memory=20MiB train.offload=none
 refuse "over the limit of .*; largest: .*tiny.lua:[0-9]*" compile tiny.lua target=null world=2 \
     axes.batch=4 train.batch=16 memory=44MiB
 keys=$(sed -n 's/^it fits with \([^(]*\) (.*/\1/p' said)
