@@ -1,6 +1,6 @@
 /* search_fixes.c: a plan that does not fit into the memory of a rank: the folds
- * and settings next to its own, of which those are proposed whose compiled plans
- * fit. */
+ * and settings next to its own, of which those are proposed that fit when they
+ * are compiled. */
 #include "../../ir/settings/keys.h"
 #include "search.h"
 

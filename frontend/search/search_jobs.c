@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "../commands.h"
 #include "search.h"
 
 enum { POLL = 2000 }; /* microseconds */
@@ -321,6 +320,17 @@ static void set_key(Opts *opts, const char *key, int64_t v)
     opts_set(opts, key, strf(forever, "%lld", (long long)v), NULL);
 }
 
+static void set_words(Opts *opts, const char *words)
+{
+    char *next = NULL, *w = words ? strf(forever, "%s", words) : NULL;
+
+    for (w = w ? strtok_r(w, " ", &next) : NULL; w;
+         w = strtok_r(NULL, " ", &next)) {
+        size_t n = strcspn(w, "=");
+        opts_set(opts, internn(w, n), intern(w + n + 1), NULL);
+    }
+}
+
 void search_keys(Opts *opts, const Point *point)
 {
     static const MeshAxis axis[] = { Mtp, Mcp, Mdp, Mpp, Metp, Mep };
@@ -333,8 +343,7 @@ void search_keys(Opts *opts, const Point *point)
     opts_set(opts, "fold.schedule",
              key_word_text("fold.schedule", point->schedule), NULL);
     set_key(opts, "axes.batch", point->batch);
-    if (point->more)
-        set_keys(opts, point->more);
+    set_words(opts, point->more);
 }
 
 static SearchTrace *model_of(const Search *search, const Point *point)
