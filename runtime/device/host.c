@@ -423,8 +423,12 @@ Code *host_load(Arena *a, const Plan *p)
     if (lock >= 0)
         flock(lock, LOCK_EX);
     Library *libraries = NULL;
-    for (int i = 0; i < c->n; i++)
-        c->so[i] = made_before(a, &libraries, link_of(a, dir, key[i]));
+    /* dlopen returns a library that it opened before under this name, although
+     * another process may have put another file there: the kernel decides. */
+    for (int i = 0; i < c->n; i++) {
+        void *so = made_before(a, &libraries, link_of(a, dir, key[i]));
+        c->so[i] = so && dlsym(so, p->kernel[i].name) ? so : NULL;
+    }
     make_rest(a, c, p, dir, key);
     if (lock >= 0)
         close(lock);
