@@ -215,7 +215,6 @@ int run_plan(Plan *p, const RunArgs *run_args)
     comm_barrier(train.comm);
     train.log = log_open(train.mem, train.plan, train.x, train.dir);
     run_ranks(train.x, train.dir);
-    say_data(&train);
     say_products(&train);
     start_phase("values");
     start_values(&train, resumes(p));
@@ -226,6 +225,7 @@ int run_plan(Plan *p, const RunArgs *run_args)
     open_saver(&train);
     show_memory(&train, 1);
     catch_signals();
+    say_data(&train);
     watch_start(&train.x->progress);
     start_phase("first step");
     while (run_steps(&train))
