@@ -274,7 +274,7 @@ static void price_plain(Space *space, double end)
             Point p = { .vpp = 1, .zero = 1, .batch = space->s.model[i].batch };
             for (int a = 0; a < NMESH; a++)
                 p.size[a] = a == Mep || a == Mdp ? ep : 1;
-            if (space->s.world % ep || (n % ep && space->pin.size[Mep] != ep))
+            if (space->s.world % ep)
                 continue;
             vec_push(forever, space->plain, add_jobs(&want, p, ep, 1, ep > 1));
         }

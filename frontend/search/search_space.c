@@ -161,7 +161,7 @@ static void add_experts(Space *space, Point p, const ModelCost ref[2])
 
     for (int64_t ep = 1; ep <= (n ? n : 1); ep++)
         for (int64_t etp = 1; etp <= stage && etp <= most; etp++) {
-            if (stage % (ep * etp) || (n % ep && !space->pin.size[Mep]) ||
+            if (stage % (ep * etp) ||
                 (p.size[Mtp] % etp && !space->pin.size[Metp]) ||
                 !may_be(space->pin.size[Mep], ep) ||
                 !may_be(space->pin.size[Metp], etp))
@@ -175,7 +175,7 @@ static void add_experts(Space *space, Point p, const ModelCost ref[2])
 }
 
 /* The space, but for what is given: tp stays where links join ranks, etp
- * divides tp, ep the experts; a rank has TOKENS of a sequence at least, where
+ * divides tp; a rank has TOKENS of a sequence at least, where
  * cp cuts it; up to SEQUENCES of a micro-batch, up to CHUNKS of a stage, powers
  * of two. */
 void search_list(Space *space, const ModelCost ref[2])
