@@ -162,7 +162,7 @@ typedef struct Args {
     Text ready;       /* its text, when it is executed as it is */
     const char *out, *dump, *stop, *prog, *prompt, *memory, *html, *trace;
     const char *schedule, *csv, *fold, *json, *dot, *choices, *perplexity;
-    const char *snapshot, *calibrate;
+    const char *snapshot, *calibrate, *raw;
     double temperature, seconds, every;
     int again;             /* another plan of the run was made */
     int runs;              /* the plan is for a run that keeps a log */

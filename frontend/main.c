@@ -240,6 +240,8 @@ int main(int argc, char **argv)
     if (c->run != cmd_search) /* shows no graph */
         check_passes(c, a.dump, 1);
     check_passes(c, a.stop, 0);
+    if (!a.raw && c->run != cmd_help) /* its colours are ours */
+        stdout_visible();
     int status = c->run(&a);
     if (!status && c->run != cmd_run && (fflush(stdout) || ferror(stdout)))
         err(NULL, "cannot write to standard output: %s", strerror(errno));

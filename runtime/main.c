@@ -73,6 +73,7 @@ int main(int argc, char **argv)
         return 0;
     }
     launch_errors();
+    stdout_visible();
     int bench = !strcmp(argv[1], "bench");
     if (bench && argc != 3)
         err_usage("bench takes a plan\n%s", usage);

@@ -14,7 +14,7 @@ static int opens_graph(const char *line)
 FileKind file_kind(const char *path)
 {
     char line[FIRST];
-    FILE *f = fopen(path, "rb");
+    FILE *f = file_stream(path);
     size_t n = f ? fread(line, 1, sizeof line - 1, f) : 0;
 
     if (f)

@@ -94,7 +94,7 @@ static void read_all(int fd, Text *out)
 /* Messages show the source line; the other process knew it, not this. */
 static void show_source(const char *file)
 {
-    FILE *in = fopen(file, "rb");
+    FILE *in = file_stream(file);
     char *text = malloc(1 << 20);
     size_t n = in && text ? fread(text, 1, 1 << 20, in) : 0;
 

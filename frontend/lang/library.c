@@ -173,7 +173,7 @@ static int print(lua_State *L)
         size_t len;
         push_text(L, i);
         const char *s = lua_tolstring(L, -1, &len);
-        fwrite(s, 1, len, stderr);
+        visible_put(STDERR_FILENO, s, len);
         fputc(i < n ? '\t' : '\n', stderr);
         lua_pop(L, 1);
     }

@@ -138,7 +138,7 @@ static char *read_all(Arena *a, FILE *in, size_t *len)
 static char *read_file(Front *front, const char *file, size_t *len)
 {
     const char *given = given_text(front, file);
-    FILE *in = front->given ? NULL : fopen(file, "rb");
+    FILE *in = front->given ? NULL : file_stream(file);
     char *text = NULL;
 
     if (given) {
@@ -228,6 +228,21 @@ static const char *module_path(Front *front, const char *name)
     return path;
 }
 
+/* A link may lead to another file of the model's folder, not out of it. */
+static void need_inside(const Front *front, const char *name, const char *path)
+{
+    char *file = realpath(path, NULL);
+    char *dir = realpath(*front->dir ? front->dir : ".", NULL);
+    size_t n = dir ? strlen(dir) : 0;
+    int out = file && dir && n > 1 && (strncmp(file, dir, n) || file[n] != '/');
+
+    free(file);
+    free(dir);
+    if (out)
+        err(front->loc, "require: '%s': %s is a link out of the model's folder",
+            name, path);
+}
+
 static const char busy[] = "busy";
 
 int lua_require(lua_State *L)
@@ -244,9 +259,11 @@ int lua_require(lua_State *L)
         err(front->loc, "require: '%s' requires itself", lua_tostring(L, 1));
     if (kind != LUA_TNIL)
         return 1;
+    if (!front->given)
+        need_inside(front, lua_tostring(L, 1), path);
     char *text = read_file(front, path, &len);
     if (!text)
-        err(front->loc, "require: cannot read %s", path);
+        err(front->loc, "require: cannot read %s: %s", path, file_why());
     lua_pushlightuserdata(L, (void *)(uintptr_t)busy);
     lua_setfield(L, LUA_REGISTRYINDEX, path);
     load_chunk(front, path, text, len);
@@ -335,7 +352,7 @@ static void execute(Front *front)
     int status;
 
     if (!text)
-        err(NULL, "cannot read %s: %s", front->file, strerror(errno));
+        err(NULL, "cannot read %s: %s", front->file, file_why());
     look(front, &top);
     lua_pushlightuserdata(front->L, (void *)(uintptr_t)busy);
     lua_setfield(front->L, LUA_REGISTRYINDEX, front->file);

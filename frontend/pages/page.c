@@ -349,7 +349,9 @@ static void put_measured(Text *out, const char *dir)
 {
     Arena *a = out->arena;
     const RunLog *run = run_log(a, dir);
-    json_t *trace = json_load_file(strf(a, "%s/trace.0.json", dir), 0, NULL);
+    size_t n = 0;
+    char *s = file_read(a, strf(a, "%s/trace.0.json", dir), &n);
+    json_t *trace = s ? json_loadb(s, n, 0, NULL) : NULL;
     Measured *measured = NULL;
     Table *at = table_new(a);
 

@@ -95,6 +95,14 @@ const char *format_name(Format f);
 /* Null, or "is of run format 3; ...": no format that is read. */
 const char *format_wrong(Arena *a, Format f, int64_t number);
 
+/* ---- terminal.c ---------------------------------------------------------- */
+
+/* n bytes with control characters as \x1b, newlines and tabs apart. *before:
+ * the byte before them, 0 at the start; then the last one. */
+void put_visible(Text *out, const char *s, size_t n, unsigned char *before);
+int visible_put(int fd, const char *s, size_t n); /* as file_put */
+void stdout_visible(void); /* from now on stdout is written so */
+
 /* ---- err.c: two kinds of failure ----------------------------------------- */
 
 typedef struct Loc Loc; /* a place in the user's source */

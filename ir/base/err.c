@@ -125,12 +125,14 @@ void err_hint(const char *word, const char *text)
 static Text compose(const Loc *loc, const char *kind, const char *fmt,
                     va_list ap)
 {
-    Text out = { .arena = forever };
+    Text out = { .arena = forever }, shown = { .arena = forever };
+    unsigned char before = 0;
     put_message(&out, loc, kind, fmt, ap);
     if (notes.len)
         putn(&out, notes.s, notes.len);
     notes.len = 0;
-    return out;
+    put_visible(&shown, out.s, out.len, &before);
+    return shown;
 }
 
 /* With colours where people read it: places bold, kinds in colour. */

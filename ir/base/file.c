@@ -7,7 +7,8 @@
 
 #include "base.h"
 
-/* ENOTBLK stands for "not a regular file": no call of ours returns it. */
+/* ESPIPE stands for "not a regular file": opening and reading never return it.
+ */
 int file_open(const char *path)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -16,7 +17,7 @@ int file_open(const char *path)
     if (fd < 0 || fstat(fd, &st) || S_ISREG(st.st_mode))
         return fd;
     close(fd);
-    errno = S_ISDIR(st.st_mode) ? EISDIR : ENOTBLK;
+    errno = S_ISDIR(st.st_mode) ? EISDIR : ESPIPE;
     return -1;
 }
 
@@ -29,8 +30,8 @@ FILE *file_stream(const char *path)
 
 const char *file_why(void)
 {
-    return errno == ENOTBLK ? "it is a device or a pipe, not a file"
-                            : strerror(errno);
+    return errno == ESPIPE ? "it is a device or a pipe, not a file"
+                           : strerror(errno);
 }
 
 char *file_read(Arena *a, const char *path, size_t *n)

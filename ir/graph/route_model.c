@@ -113,7 +113,8 @@ static double *odds_in(Arena *a, const Opts *opts, int64_t experts)
     double *v = alloc(a, (size_t)experts * sizeof *v);
 
     if (!s)
-        err(opts_loc(opts, "route.assume"), "cannot read %s", path);
+        err(opts_loc(opts, "route.assume"), "cannot read %s: %s", path,
+            file_why());
     s = strf(a, "%.*s", (int)n, s);
     for (int64_t i = 0; i < experts; i++, s = end) {
         v[i] = strtod(s, &end);

@@ -9,6 +9,8 @@
  *                                  sizes, ascending
  */
 #define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+
 #include "settings.h"
 
 typedef struct SpeedColumn {
@@ -232,6 +234,7 @@ static void read_line(Opts *opts, char *line, const Loc *loc)
         err(loc, "chip: there is no machine '%s'%s", value,
             did_you_mean(value, machine_names, NMACHINE));
     if (size) {
+        opts_set(opts_new(forever), key, value, loc); /* err() if unknown */
         const char *before = opts_given(opts, key) ? opts_str(opts, key) : NULL;
         value = strf(forever, "%s%s%s:%s", before ? before : "",
                      before ? "," : "", size, value);
@@ -248,6 +251,8 @@ static void read_machine(Opts *opts, const char *path, const Loc *loc)
     char *text = file_read(forever, path, &n), *next;
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
 
+    if (!text && errno != ENOENT)
+        err(loc, "cluster: cannot read %s: %s", path, file_why());
     if (!text)
         err(loc,
             "cluster: '%s' is neither a machine nor a file of one%s; see pleat "

@@ -38,7 +38,13 @@ Mesh *fold_mesh(Graph *g)
         order = strf(g->arena, "%s:%lld", order, (long long)hybrid);
     if (host)
         order = strf(g->arena, "%s:%lld", order, (long long)host);
-    return mesh_new(g->arena, world, size, order, loc);
+    Mesh *m = mesh_new(g->arena, world, size, order, loc);
+    if (host > 0 && host < m->world && m->world % host)
+        err(opts_loc(g->opts, "fold.host"),
+            "fold.host=%ld does not divide %ld ranks: every host has the same "
+            "number",
+            host, m->world);
+    return m;
 }
 
 /* ---- micro-batches ------------------------------------------------------- */

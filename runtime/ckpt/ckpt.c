@@ -501,6 +501,67 @@ static int uses_hf_names(const Plan *p, const Files *files)
     return 0;
 }
 
+/* Is one of n elements NaN? The two usual dtypes by their bits, in a loop that
+ * vectorizes. */
+static int has_nan(Dtype dt, const void *p, int64_t from, int64_t n)
+{
+    const uint32_t *wide = (const uint32_t *)p + from;
+    const uint16_t *half = (const uint16_t *)p + from;
+    int bad = 0;
+
+    for (int64_t i = 0; i < n && dt == Df32; i++)
+        bad |= (wide[i] & 0x7fffffff) > 0x7f800000;
+    for (int64_t i = 0; i < n && dt == Dbf16; i++)
+        bad |= (half[i] & 0x7fff) > 0x7f80;
+    for (int64_t i = 0; i < n && dt != Df32 && dt != Dbf16 && !bad; i++)
+        bad = isnan(elem_get(dt, p, from + i));
+    return bad;
+}
+
+typedef struct NanSearch {
+    const Exec *exec;
+    const char **name; /* by rank and tensor: null, or that has a NaN */
+    int64_t most;      /* tensors of a rank */
+} NanSearch;
+
+static void search_nan(void *ctx, int64_t lo, int64_t hi)
+{
+    const NanSearch *search = ctx;
+    const Exec *x = search->exec;
+
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t rank = x->comm->first + i / search->most;
+        const Role *r = exec_role(x, rank);
+        if (i % search->most >= r->ntensor)
+            continue;
+        const Tensor *t = &r->tensor[i % search->most];
+        if (!tensor_is(t, WEIGHTS | MASTERS) || dtypes[t->dt].kind != 'f')
+            continue;
+        Clip clip = clip_of(x->plan->mesh, t, rank);
+        if (has_nan(t->dt, exec_buf(x, rank, t->buf), clip.lo + clip.shift,
+                    clip.hi - clip.lo))
+            search->name[i] = stored_name(r, t);
+    }
+}
+
+/* Training on them would only be NaN. */
+static void refuse_nan(const Exec *exec, const char *path)
+{
+    NanSearch s = { .exec = exec };
+
+    for (int64_t k = 0; k < exec->comm->n; k++) {
+        int64_t n = exec_role(exec, exec->comm->first + k)->ntensor;
+        s.most = n > s.most ? n : s.most;
+    }
+    int64_t all = exec->comm->n * s.most;
+    s.name = alloc(forever, (size_t)(all + 1) * sizeof *s.name);
+    pool_run(exec->pool, search_nan, &s, all, 1);
+    for (int64_t i = 0; i < all; i++)
+        if (s.name[i])
+            err(NULL, "from: the values of '%s' in %s include NaN", s.name[i],
+                path);
+}
+
 void ckpt_from(Exec *exec, const char *path)
 {
     StFile **v = ckpt_files(forever, path);
@@ -514,6 +575,7 @@ void ckpt_from(Exec *exec, const char *path)
             refuse_leftovers(exec->plan, &s);
         load_tensors(exec, &s, VALUES, WEIGHTS);
     }
+    refuse_nan(exec, path);
     for (int i = 0; i < s.n; i++)
         st_close(v[i]);
 }

@@ -335,8 +335,7 @@ static int open_reader(Arena *a, PieceReader *reader, const char *path)
 {
     struct stat st;
 
-    *reader =
-        (PieceReader){ .fd = open(path, O_RDONLY | O_CLOEXEC), .parts = 1 };
+    *reader = (PieceReader){ .fd = file_open(path), .parts = 1 };
     if (reader->fd < 0 || fstat(reader->fd, &st))
         return -1;
     reader->bytes = st.st_size;
@@ -356,7 +355,7 @@ static int close_reader(PieceReader *reader)
 
 const void *pieces_kept(Arena *a, const char *path)
 {
-    int fd = open(beside(a, path), O_RDONLY | O_CLOEXEC);
+    int fd = file_open(beside(a, path));
     struct stat st = { 0 };
     Hash *hash = fd < 0 || fstat(fd, &st)
                      ? NULL

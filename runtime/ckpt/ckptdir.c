@@ -183,28 +183,48 @@ static const char *format_of(Arena *a, const json_t *j)
     return why ? strf(a, "it %s", why) : NULL;
 }
 
+/* A count of a checkpoint: 0 to 2^62, so that sums do not overflow. */
+static int is_count(const json_t *v)
+{
+    int64_t n = json_integer_value(v);
+
+    return json_is_integer(v) && n >= 0 && n <= INT64_MAX / 2;
+}
+
 const char *ckpt_state(Arena *a, const char *dir, State *state)
 {
     json_error_t e;
-    json_t *j = json_load_file(strf(a, "%s/%s", dir, ckptfile[STATE]),
-                               JSON_REJECT_DUPLICATES, &e);
+    size_t n = 0;
+    char *s = file_read(a, strf(a, "%s/%s", dir, ckptfile[STATE]), &n);
+    json_t *j = s ? json_loadb(s, n, JSON_REJECT_DUPLICATES, &e) : NULL;
     const char *plan = json_string_value(json_object_get(j, "plan"));
+    const struct {
+        const char *key;
+        int64_t *to;
+    } count[] = { { "step", &state->step },
+                  { "tokens", &state->tokens },
+                  { "samples", &state->samples },
+                  { "skipped", &state->skipped } };
 
-    if (!json_is_integer(json_object_get(j, "step")) || !plan)
-        return "its state.json is not readable";
-    const char *why = format_of(a, j);
-    if (why) {
+    if (!json_is_integer(json_object_get(j, "step")) || !plan) {
         json_decref(j);
-        return why;
+        return "its state.json is not readable";
     }
-    state->step = json_integer_value(json_object_get(j, "step"));
-    state->tokens = json_integer_value(json_object_get(j, "tokens"));
-    state->samples = json_integer_value(json_object_get(j, "samples"));
-    state->skipped = json_integer_value(json_object_get(j, "skipped"));
-    state->seed = (uint64_t)json_integer_value(json_object_get(j, "seed"));
+    const char *why = format_of(a, j);
+    for (int i = 0; i < countof(count) && !why; i++) {
+        const json_t *v = json_object_get(j, count[i].key);
+        *count[i].to = json_integer_value(v);
+        if (!is_count(v))
+            why = strf(a, "its state.json has no valid number of %s",
+                       count[i].key);
+    }
+    const json_t *seed = json_object_get(j, "seed");
+    if (!why && !json_is_integer(seed))
+        why = "its state.json has no valid seed";
+    state->seed = (uint64_t)json_integer_value(seed);
     state->plan = strf(a, "%s", plan);
     json_decref(j);
-    return NULL;
+    return why;
 }
 
 static const char *check_folder(Arena *a, Pool *pool, const char *dir,

@@ -312,12 +312,12 @@ static const char *read_file(Arena *a, StFile *file)
 
 const char *st_open(Arena *a, const char *path, StFile **out)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = file_open(path);
     struct stat st;
     StFile *f = alloc(a, sizeof *f);
 
-    if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode)) {
-        const char *why = strerror(fd < 0 ? errno : EINVAL);
+    if (fd < 0 || fstat(fd, &st)) {
+        const char *why = file_why();
         if (fd >= 0)
             close(fd);
         return strf(a, "%s: %s", path, why);

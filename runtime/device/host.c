@@ -259,7 +259,7 @@ static void drop_parts(Arena *a, const char *base, int parts)
 static char *first_error(Arena *a, const char *path)
 {
     char line[512] = "", first[512] = "";
-    FILE *f = fopen(path, "r");
+    FILE *f = file_stream(path);
 
     while (f && fgets(line, sizeof line, f)) {
         line[strcspn(line, "\n")] = 0;

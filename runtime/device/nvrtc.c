@@ -67,7 +67,7 @@ static XXH128_hash_t hash_of(const Builds *builds, const Plan *p, int i)
 static int load(const char *path, Cubin *cubin)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = file_open(path);
     int ok = fd >= 0 && !fstat(fd, &st) && st.st_size > 0;
 
     if (ok) {

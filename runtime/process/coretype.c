@@ -263,7 +263,7 @@ static char *cache_path(const char *cpu)
 /* A verdict on the file that is still there; 0: none. */
 static int recall(const char *path, Verdict *verdict)
 {
-    FILE *f = fopen(path, "r");
+    FILE *f = file_stream(path);
     struct stat st;
     char use[CORE] = "";
     long long size = 0, mtime = 0;

@@ -158,16 +158,14 @@ void *poison_pages(void *p, int64_t bytes)
 
 const char *map_whole(Arena *a, const char *path, const uint8_t **p, int64_t *n)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    int fd = file_open(path);
     struct stat st;
     const char *why = NULL;
 
     *p = NULL;
     *n = 0;
     if (fd < 0 || fstat(fd, &st))
-        why = strf(a, "cannot be read: %s", strerror(errno));
-    else if (!S_ISREG(st.st_mode))
-        why = "is not a file";
+        why = strf(a, "cannot be read: %s", file_why());
     else if (!st.st_size)
         why = "is empty";
     if (!why) {

@@ -254,7 +254,7 @@ int jv_load(Arena *a, const char *path, JsonValue *v, JsonError *e)
     *v = (JsonValue){ 0 };
     if (!s && errno == ENOENT)
         return 0;
-    *e = (JsonError){ .why = s ? NULL : intern(strerror(errno)) };
+    *e = (JsonError){ .why = s ? NULL : intern(file_why()) };
     return s ? jv_open(s, n, v, e) : -1;
 }
 

@@ -62,7 +62,7 @@ static void end_line(Log *log)
 static void print_line(Log *log)
 {
     end_line(log);
-    if (!log->deaf && file_put(STDOUT_FILENO, log->line, (size_t)log->len)) {
+    if (!log->deaf && visible_put(STDOUT_FILENO, log->line, (size_t)log->len)) {
         log->deaf = 1;
         warn(NULL, "cannot print: %s; the run goes on%s", strerror(errno),
              log->metrics < 0
@@ -530,27 +530,78 @@ static int open_append(const char *path)
     return fd;
 }
 
-/* What is there already, of a run that goes on: the largest step, and whether
- * its last line is whole. A crash may have torn it. */
-static void look_back(Log *log)
+/* Does a run that goes on behind `step` keep a line? A kill may have torn the
+ * last one; a run of before may have ended one that a full disk had torn. */
+static int keeps(const char *line, ssize_t n, int64_t step)
 {
-    struct stat st;
-    FILE *f = !stat(log->path, &st) && S_ISREG(st.st_mode)
-                  ? fopen(log->path, "r")
-                  : NULL;
+    long long at;
+
+    return n > 1 && line[n - 1] == '\n' && line[n - 2] == '}' &&
+           sscanf(line, "{\"step\": %lld,", &at) == 1 && at <= step;
+}
+
+/* Lines go to one of two files; null: they are only counted. */
+static int64_t part_lines(FILE *in, int64_t step, FILE *kept, FILE *undone)
+{
     char *line = NULL;
     size_t room = 0;
-    long long step;
+    ssize_t n;
+    int64_t count = 0;
 
-    while (f && getline(&line, &room, f) > 0) {
-        if (!log->torn && sscanf(line, "{\"step\": %lld,", &step) == 1 &&
-            strstr(line, ", \"loss\": ") && step > log->reached)
-            log->reached = step;
-        log->torn = !strchr(line, '\n');
+    while ((n = getline(&line, &room, in)) > 0) {
+        int keep = keeps(line, n, step);
+        FILE *to = keep ? kept : undone;
+        count += !keep;
+        if (to && fwrite(line, 1, (size_t)n, to) && line[n - 1] != '\n')
+            fputc('\n', to);
     }
     free(line);
-    if (f)
-        fclose(f);
+    return count;
+}
+
+/* Steps behind the one from which a run goes on will run again: what their
+ * lines said, and torn lines, move to `path`, behind what is there. */
+static int move_undone(const Log *log, FILE *in, int64_t step, const char *path)
+{
+    Output *out[2] = { output_open(log->mem, path),
+                       output_open(log->mem, log->path) };
+    FILE *before = file_stream(path);
+    int bad = !out[0] || !out[1];
+
+    if (!bad) {
+        if (before)
+            part_lines(before, -1, NULL, out[0]->file);
+        rewind(in);
+        part_lines(in, step, out[1]->file, out[0]->file);
+    }
+    for (int i = 0; i < 2; i++)
+        if (out[i] && bad)
+            output_drop(out[i]);
+        else
+            bad = output_commit(&out[i], 1);
+    if (before)
+        fclose(before);
+    return bad;
+}
+
+void log_resume(Log *log, int64_t step)
+{
+    FILE *in = log->metrics < 0 ? NULL : file_stream(log->path);
+
+    if (!in)
+        return;
+    if (part_lines(in, step, NULL, NULL)) {
+        const char *undone =
+            strf(log->mem, "%.*s.undone.jsonl",
+                 (int)(strlen(log->path) - strlen(".jsonl")), log->path);
+        if (move_undone(log, in, step, undone)) {
+            warn(NULL, "cannot write %s: %s", undone, strerror(errno));
+            log->torn = !fseek(in, -1, SEEK_END) && getc(in) != '\n';
+        }
+        close(log->metrics);
+        log->metrics = open_append(log->path);
+    }
+    fclose(in);
 }
 
 /* The keys as they were given, as a table. */
@@ -572,7 +623,6 @@ static void open_files(Log *log, Arena *a, const char *dir)
     gethostname(host, sizeof host - 1);
     log->path = strf(a, "%s/metrics.jsonl", dir);
     log->metrics = open_append(log->path);
-    look_back(log);
     log->events = events_open(
         a, open_append(strf(a, "%s/events.out.tfevents.%010ld.%s.%ld.0", dir,
                             time(NULL), host, (long)getpid())));

@@ -34,7 +34,7 @@ static Recorded *records_read(Arena *a, const char *path, int64_t from,
                               int64_t to)
 {
     Recorded *r = alloc(a, (size_t)(to - from + 1) * sizeof *r);
-    FILE *f = fopen(path, "r");
+    FILE *f = file_stream(path);
     char line[LINE];
     long long step;
 
@@ -55,7 +55,7 @@ static Recorded *records_read(Arena *a, const char *path, int64_t from,
 
 static int64_t last_recorded(const char *path)
 {
-    FILE *f = fopen(path, "r");
+    FILE *f = file_stream(path);
     char line[LINE];
     long long step;
     int64_t last = 0;

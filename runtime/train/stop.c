@@ -18,6 +18,8 @@ void catch_signals(void)
 
     sigaction(SIGTERM, &s, NULL);
     sigaction(SIGINT, &s, NULL);
+    if (signal(SIGHUP, SIG_IGN) != SIG_IGN) /* nohup */
+        sigaction(SIGHUP, &s, NULL);
     signal(SIGPIPE, SIG_IGN); /* nobody reads its lines: it goes on */
 }
 

@@ -218,6 +218,7 @@ int run_plan(Plan *p, const RunArgs *run_args)
     say_products(&train);
     start_phase("values");
     start_values(&train, resumes(p));
+    log_resume(train.log, train.state.step);
     if (train.changes.len)
         log_note(train.log, "%s", train.changes.s);
     train.record.step = train.agreed = train.state.step;

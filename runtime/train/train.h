@@ -33,6 +33,9 @@ void events_close(Events *events);
 typedef struct Log Log;
 /* dir: the run's folder; null: lines only. */
 Log *log_open(Arena *a, const Plan *p, const Exec *exec, const char *dir);
+/* metrics.jsonl gets one line a step: lines of later steps than this one, from
+ * which the run goes on, and torn lines move to metrics.undone.jsonl. */
+void log_resume(Log *log, int64_t step);
 void log_plan(Log *log, const Plan *p, const Exec *exec); /* from now on */
 /* A step that was run. samples: seen with it; secs: of the step; host: those in
  * which this process worked for it, < 0: all of them. experts: bytes that a

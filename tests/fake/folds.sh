@@ -25,7 +25,7 @@ fi
 bad=0
 tr -cd 'a-o' <LICENSE | tr 'a-o' '\000-\016' >"$dir/text.txt"     # 15 words
 common="train.batch=4 train.log_every=1 train.eval_every=0
-    train.eval_steps=1 data.train=$dir/text.txt"
+    train.eval_steps=1 data.train=$dir/text.txt data.format=bytes"
 
 # losses RUN: "step loss norm fallback" a line
 losses() {
