@@ -116,7 +116,7 @@ static FilePart *boxes_of(Exec *exec, Arena *a, const StTensor *tensor,
 CkptFile ckpt_file(Arena *a, Exec *exec, int file)
 {
     StTensor *v = list_tensors(a, exec->plan, file);
-    CkptFile f = { NULL };
+    CkptFile f;
 
     f.head = st_header(a, v, (int)vec_len(v), &f.len, &f.total);
     f.box = boxes_of(exec, a, v, (int64_t)f.len);

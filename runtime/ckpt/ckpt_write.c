@@ -225,8 +225,10 @@ static int open_all(Arena *a, Writer *writer, const char *path, PieceWrite how)
     writer->fd = open(path, O_RDWR | O_CLOEXEC);
     if (how == PWhashed)
         writer->hashes = open(beside(a, path), O_RDWR | O_CLOEXEC);
-    if (writer->fd < 0 || (how == PWhashed && writer->hashes < 0))
-        return writer->error = errno;
+    if (writer->fd < 0 || (how == PWhashed && writer->hashes < 0)) {
+        writer->error = errno;
+        return errno;
+    }
     writer->direct = open(path, O_RDWR | O_CLOEXEC | O_DIRECT);
     writer->direct = writer->direct < 0 ? writer->fd : writer->direct;
     return 0;

@@ -20,7 +20,7 @@ case ${PLEAT:=build/pleat} in /*) ;; *) PLEAT=$PWD/$PLEAT ;; esac
 dir=$1 model=$2 steps=${STEPS:-12} every=${EVERY:-4}
 shift 2
 mpi=
-[ "${RANKS:-1}" = 1 ] || mpi="mpirun -q -n $RANKS"
+[ "${RANKS:-1}" = 1 ] || mpi="mpirun -n $RANKS"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 # one NAME key=value ...: a run, to DIR/NAME; one step more than saves divide, so

@@ -43,7 +43,7 @@ train() {
         "$PLEAT" run "tests/models/$model.lua" $common train.steps="$steps" target=host world="$ranks" "$@" \
             name="$dir/$name"
     else
-        on_gpu "" timeout 300 mpirun -q -n "$ranks" "$PLEAT" run \
+        on_gpu "" timeout 300 mpirun -n "$ranks" "$PLEAT" run \
             "tests/models/$model.lua" $common train.steps="$steps" target=cuda "$@" name="$dir/$name"
     fi >"$dir/log" 2>&1
 }

@@ -20,8 +20,8 @@ static const char *const folds[] = {
     "world=1",
     "fold.tp=2 fold.dp=2 fold.ep=4",
     "fold.dp=4 fold.zero=0",
-    "fold.dp=4 fold.ep=2 fold.zero=2 train.offload=moments,masters "
-    "train.update=host",
+    ("fold.dp=4 fold.ep=2 fold.zero=2 train.offload=moments,masters "
+     "train.update=host"),
     "fold.dp=2 fold.ep=2 fold.zero=3",
     "fold.cp=2 fold.dp=2 fold.ep=2 fold.etp=2",
     "fold.pp=2 fold.vpp=2 fold.schedule=interleaved fold.tp=2 fold.dp=2",

@@ -226,7 +226,7 @@ folds() {
 # TEXT in one line and ends, and the checkpoint is good
 strike() {
     name=$dir/strike.$1
-    PLEAT_TIMEOUT=3 timeout 60 mpirun -q -np 2 --bind-to none "$PLEAT" run models/tiny.lua \
+    PLEAT_TIMEOUT=3 timeout 60 mpirun -np 2 --bind-to none "$PLEAT" run models/tiny.lua \
         target=cuda fold.tp=2 train.batch=16 train.steps=1000000 train.eval_every=0 \
         train.save_every=50 train.keep=2 name="$name" >"$dir/out" 2>"$dir/err" &
     run=$! tries=0

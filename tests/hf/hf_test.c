@@ -132,7 +132,7 @@ static void compare_gradients(Run *r, Exec *y)
 
     opts_pair(r->plan->opts, "train.betas", b);
     for (int i = 0; i < role->ntensor; i++)
-        if (!role->tensor[i].kind != TKparam)
+        if (role->tensor[i].kind == TKparam)
             report(r, strf(forever, "gradient of %s", role->tensor[i].name),
                    difference(r, y, &role->tensor[i], 1 / (1 - b[0])),
                    r->pol->grad);

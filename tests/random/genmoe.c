@@ -121,8 +121,8 @@ static void route(Gen *g, Moe *m)
         "softmax_topk(%s, %lld, \"%s\")",
         "topk_softmax(%s, %lld, \"%s\")",
         "softmax_top1(%1$s, \"%3$s\")",
-        "topk(softmax(limit_groups(%1$s, \"%3$s\", \"%4$s\", 1, 1), "
-        "\"%3$s\"), %2$lld, \"%3$s\")",
+        ("topk(softmax(limit_groups(%1$s, \"%3$s\", \"%4$s\", 1, 1), "
+         "\"%3$s\"), %2$lld, \"%3$s\")"),
         "topk(sigmoid(%s), %lld, \"%s\")",
         "topk(%s, %lld, \"%s\")",
         "topk(softmax(%1$s, \"%3$s\"), %2$lld, \"%3$s\")",

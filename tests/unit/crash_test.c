@@ -142,7 +142,7 @@ static int run(const RunKind *w, const char *name, int steps, const char *fault)
         if (w->ranks == 1)
             unsetenv("FAULT_RANK");
         else
-            split(strf(forever, "mpirun -q -n %d", w->ranks), arg, &n);
+            split(strf(forever, "mpirun -n %d", w->ranks), arg, &n);
         split(strf(forever,
                    "%s train.save_every=1 train.keep=1 train.steps=%d "
                    "resume=1 %s",

@@ -50,46 +50,46 @@ cd models || exit 2
 "$PLEAT" compile tiny.lua $small world=4 seed=9 -o "$dir/b.plan" >"$dir/log" ||
     exit 1
 is "wrong world" 1 "the plan is for 4 ranks, mpirun started 3" \
-    mpirun -q -n 3 "$PLEAT" run "$dir/a.plan" name="$dir/world"
+    mpirun -n 3 "$PLEAT" run "$dir/a.plan" name="$dir/world"
 is "wrong world of a model" 1 "the plan is for 4 ranks, mpirun started 2" \
-    mpirun -q -n 2 "$PLEAT" run tiny.lua $small world=4 name="$dir/model"
+    mpirun -n 2 "$PLEAT" run tiny.lua $small world=4 name="$dir/model"
 is "fold that does not divide" 1 "tp\*cp\*pp = 3" \
-    mpirun -q -n 4 "$PLEAT" run tiny.lua $small fold.tp=3 name="$dir/fold"
-is "no data" 1 "data.train" mpirun -q -n 4 "$PLEAT" run "$dir/a.plan" \
+    mpirun -n 4 "$PLEAT" run tiny.lua $small fold.tp=3 name="$dir/fold"
+is "no data" 1 "data.train" mpirun -n 4 "$PLEAT" run "$dir/a.plan" \
     data.train=nowhere name="$dir/data"
-is "different plans" 1 "another plan than rank 0" mpirun -q \
+is "different plans" 1 "another plan than rank 0" mpirun \
     -n 3 "$PLEAT" run "$dir/a.plan" name="$dir/plans" : \
     -n 1 "$PLEAT" run "$dir/b.plan" name="$dir/plans"
 is "no finite gradient" 3 "3 steps in a row without a finite gradient: first" \
-    mpirun -q -n 4 "$PLEAT" run tiny.lua $small fold.dp=4 train.lr=1e30 name="$dir/nan"
+    mpirun -n 4 "$PLEAT" run tiny.lua $small fold.dp=4 train.lr=1e30 name="$dir/nan"
 
 rm "$dir/log"
 strike KILL kill &
 is "a rank dies" 137 \
     "\(step .* over .*tiny.lua:[0-9]*\|between steps\).*which is gone" \
-    mpirun -q -n 4 "$PLEAT" run "$dir/a.plan" name="$dir/kill"
+    mpirun -n 4 "$PLEAT" run "$dir/a.plan" name="$dir/kill"
 wait
 if [ "${PLEAT_ALL:-0}" -gt 0 ]; then    # as users have it
     rm "$dir/log"
     strike STOP default &
     limit=80
     is "a rank hangs, after a minute" 3 "no progress for 6[0-9] s; waits for rank .*does not answer" \
-        mpirun -q -n 4 "$PLEAT" run "$dir/a.plan" name="$dir/default"
+        mpirun -n 4 "$PLEAT" run "$dir/a.plan" name="$dir/default"
     wait
 fi
 export PLEAT_TIMEOUT=1.5
 rm "$dir/log"
 strike STOP stop &
 is "a rank hangs" 3 "\(over .*tiny.lua:[0-9]*\|between steps\).*waits for rank .*does not answer" \
-    mpirun -q -n 4 "$PLEAT" run "$dir/a.plan" name="$dir/stop"
+    mpirun -n 4 "$PLEAT" run "$dir/a.plan" name="$dir/stop"
 wait
 saves="fold.ep=2 train.batch=4 train.steps=4 train.save_every=2"
 export FAULT_IN=optim.safetensors FAULT_RANK=1 ASAN_OPTIONS="$ASAN_OPTIONS:verify_asan_link_order=0"
 is "a rank hangs in a save" 3 "waits for rank 1 .*does not answer" \
     env FAULT=stop:1 LD_PRELOAD="$(dirname "$PLEAT")/tests/unit/faultfs.so" \
-    mpirun -q -n 2 "$PLEAT" run tiny.lua $small $saves name="$dir/stopped"
+    mpirun -n 2 "$PLEAT" run tiny.lua $small $saves name="$dir/stopped"
 FAULT=slow:1 LD_PRELOAD="$(dirname "$PLEAT")/tests/unit/faultfs.so" \
-    mpirun -q -n 2 "$PLEAT" run tiny.lua $small $saves train.steps=6 name="$dir/slow" \
+    mpirun -n 2 "$PLEAT" run tiny.lua $small $saves train.steps=6 name="$dir/slow" \
     >"$dir/log" 2>"$dir/err" && [ "$(cat "$dir/slow/ckpt/latest")" = step-00000006 ] &&
     grep -q "^training waited [0-9.]* s for the save before: its disk is slower" "$dir/log"
 if [ $? = 0 ]; then echo "ok - fail: a slow disk is none, and is said"; else

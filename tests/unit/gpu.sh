@@ -124,15 +124,15 @@ is "no GPU" 1 "target=cuda needs a GPU and there is none" "count=0" \
     "$PLEAT" run tiny.lua $small target=cuda name="$dir/none"
 if mpirun --version >/dev/null 2>&1; then
     is "mixed GPUs" 1 "mixed GPUs: rank 1 has A100 (sm_90a), rank 0 H200" \
-        "count=2 name1=A100" mpirun -q -n 2 "$PLEAT" run tiny.lua $small \
+        "count=2 name1=A100" mpirun -n 2 "$PLEAT" run tiny.lua $small \
         target=cuda fold.dp=2 name="$dir/mixed"
     is "too few GPUs" 1 "too few GPUs .*2 ranks, ranks 0 and 1 would share GPU 0" \
-        "count=1" mpirun -q -n 2 "$PLEAT" run tiny.lua $small target=cuda fold.dp=2 name="$dir/few"
+        "count=1" mpirun -n 2 "$PLEAT" run tiny.lua $small target=cuda fold.dp=2 name="$dir/few"
     # ends NAME FOLDER TEXT SETTINGS: one line that has TEXT, status 3; all ranks
     # abort all their communicators, and nobody takes what that left for results
     ends() {
         rm -f "$dir/aborts"
-        gpu "count=2 $4" env PLEAT_TIMEOUT=1.5 FAKE_LOG="$dir/aborts" mpirun -q -n 2 \
+        gpu "count=2 $4" env PLEAT_TIMEOUT=1.5 FAKE_LOG="$dir/aborts" mpirun -n 2 \
             "$PLEAT" run tiny.lua $small fold.tp=2 target=cuda train.save_every=1 \
             train.steps=9 train.eval_every=0 name="$dir/$2"
         [ $? = 3 ] && [ "$(wc -l <"$dir/err")" = 1 ] && grep -q "$3" "$dir/err" &&
@@ -153,12 +153,12 @@ if mpirun --version >/dev/null 2>&1; then
         "$PLEAT" ckpt verify "$dir/stuck/ckpt/step-00000002" >"$dir/log" 2>&1
     result "both ranks abort, the last checkpoint stands" $?
     ends "an abort that hangs" hangs "NCCL: remote process exited" "broken=4 abort=hangs"
-    gpu "count=2" mpirun -q -n 2 "$PLEAT" run tiny.lua $small train.batch=8 train.steps=4 \
+    gpu "count=2" mpirun -n 2 "$PLEAT" run tiny.lua $small train.batch=8 train.steps=4 \
         train.ramp=4,4,8 fold.ep=2 train.eval_every=0 name="$dir/ramp2" &&
         losses ramp2 | awk 'END { exit NR != 4 }'
     result "a batch that grows on two" $?
     # run 2: step 1; 3: step 2, held; 4: step 1 again; 5: step 2; 6: step 3, held; ...
-    gpu "count=2" mpirun -q -n 2 "$PLEAT" run tiny.lua $small train.steps=3 fold.ep=2 \
+    gpu "count=2" mpirun -n 2 "$PLEAT" run tiny.lua $small train.steps=3 fold.ep=2 \
         route.factor=1.5 train.eval_every=0 name="$dir/full" &&
         [ "$(grep -c '"fallback": true' "$dir/full/metrics.jsonl")" = 3 ] &&
         [ "$(losses full | awk '{ printf "%d:%.3f ", $1, $2 }')" = "1:1.004 2:1.007 3:1.009 " ]

@@ -42,15 +42,22 @@ result "without limits" $?
 # frames are larger.)
 worst=0 stacks="24 256"
 if $PLEAT doctor >said 2>&1 && (ulimit -v 2000000 && $PLEAT doctor >said 2>&1); then
+    # The least of these limits with which a run ends well.
+    enough=440000
+    while ends "-v $enough" $run name=little; [ "$got" != 0 ] && [ $enough -lt 2000000 ]; do
+        enough=$((enough + enough / 8))
+        rm -rf little
+    done
     # Just above what OpenBLAS needs others get less than they ask for.
-    least=200000 most=440000
+    least=$((enough * 5 / 11)) most=$enough
     while [ $((most - least)) -gt 64 ]; do
         kib=$(((least + most) / 2))
         ends "-v $kib" $run name=little
         rm -rf little
         if grep -q "OpenBLAS needs" said; then least=$kib; else most=$kib; fi
     done
-    for kib in 10000 40000 120000 200000 280000 360000 440000 $most $((most + 200)) $((most + 700)) $((most + 4000)); do
+    for kib in $((enough / 44)) $((enough / 11)) $((enough * 3 / 11)) $((enough * 5 / 11)) \
+        $((enough * 7 / 11)) $((enough * 9 / 11)) $enough $most $((most + 200)) $((most + 700)) $((most + 4000)); do
         rm -rf little
         ends "-v $kib" $run name=little
         [ "$got" = 0 ] || { [ "$got" = 1 ] && [ "$(lines)" = 1 ] && grep -q "memory\|map\|room" said; } ||
@@ -58,7 +65,7 @@ if $PLEAT doctor >said 2>&1 && (ulimit -v 2000000 && $PLEAT doctor >said 2>&1); 
             { worst=1; echo "# $kib KiB: status $got, $(wc -l <said) lines"; sed "s/^/# $kib: /" said; }
     done
     result "little memory is one line" $worst
-    ends "-v 200000" env PLEAT_THREADS=2 $run name=blas
+    ends "-v $least" env PLEAT_THREADS=2 $run name=blas
     [ "$got" = 1 ] && grep -q "out of memory: OpenBLAS needs [0-9]* MiB for [0-9]* threads" said
     result "OpenBLAS is not asked where it would ask for ever" $?
 else

@@ -180,5 +180,5 @@ int main(void)
         puts("ok - mpirun # SKIP not here");
         return 0;
     }
-    return system(strf(forever, "mpirun -q -n %d %s", WORLD, self)) != 0;
+    return system(strf(forever, "mpirun -n %d %s", WORLD, self)) != 0;
 }

@@ -26,13 +26,13 @@ result() {
 
 # Memory of two ranks on each of two machines, by name.
 test=$(dirname "$PLEAT")/tests/unit/device_test
-CMOCKA_MESSAGE_OUTPUT=TAP timeout 120 mpirun -q -n 2 env PLEAT_HOST=a "$test" : \
+CMOCKA_MESSAGE_OUTPUT=TAP timeout 120 mpirun -n 2 env PLEAT_HOST=a "$test" : \
     -n 2 env PLEAT_HOST=b "$test" >"$dir/log" 2>&1
 result "ranks of a machine write each other's memory" \
     $(($(grep -c '^ok .* peers' "$dir/log") - 4))
 
 # A run compared with one in another precision: rank 0 compiles both plans.
-timeout 60 mpirun -q -n 2 "$PLEAT" run models/tiny.lua target=host $small fold.ep=2 \
+timeout 60 mpirun -n 2 "$PLEAT" run models/tiny.lua target=host $small fold.ep=2 \
     name="$dir/compared" precision.policy=fp8 precision.place=all precision.compare=bf16:1 >"$dir/log" 2>&1
 result "two precisions compared on two ranks" \
     $(($(grep -c 'gradients of the first step' "$dir/log") - 1))
@@ -68,7 +68,7 @@ same() {
         >"$dir/log" 2>&1
     result "$name in one process" $?
     # shellcheck disable=SC2086
-    mpirun -q -n 4 "$PLEAT" run models/tiny.lua $small "$@" \
+    mpirun -n 4 "$PLEAT" run models/tiny.lua $small "$@" \
         name="$dir/$name.four" >"$dir/log" 2>&1
     result "$name in four" $?
     for f in model optim; do
@@ -108,7 +108,7 @@ result "a run counts what goes to experts" $?
 # clock, in one that is traced by its instructions.
 for trace in 0 2; do
     # shellcheck disable=SC2086
-    mpirun -q -n 2 "$PLEAT" run models/tiny.lua $small fold.pp=2 fold.layout='E|tttL' train.trace=$trace \
+    mpirun -n 2 "$PLEAT" run models/tiny.lua $small fold.pp=2 fold.layout='E|tttL' train.trace=$trace \
         name="$dir/uneven.$trace" >"$dir/log" 2>&1 &&
         grep -q "step    2/2 .* | slowest rank 1 [0-9.]* ms, fastest 0 [0-9.]* | " "$dir/log" &&
         sed -n 's/.*"step_ms": \([0-9.]*\).*"slowest_rank": 1, "fastest_rank": 0, "slowest_ms": \([0-9.]*\), "fastest_ms": \([0-9.]*\).*/\1 \2 \3/p' \
@@ -121,7 +121,7 @@ done
 # shellcheck disable=SC2086
 {
 fold=$small; small="$small train.trace=0"
-mpirun -q -n 2 "$PLEAT" run models/tiny.lua $small train.batch=1 name="$dir/free" >"$dir/log" 2>&1
+mpirun -n 2 "$PLEAT" run models/tiny.lua $small train.batch=1 name="$dir/free" >"$dir/log" 2>&1
 keys=$(sed -n 's/^fold: \(.*\) (dp=.*/\1/p' "$dir/log")
 result "a run without a fold chooses one: $keys" $((${#keys} == 0))
 "$PLEAT" run models/tiny.lua $small train.batch=1 world=2 $keys name="$dir/chosen" >"$dir/log" 2>&1 &&
@@ -129,7 +129,7 @@ result "a run without a fold chooses one: $keys" $((${#keys} == 0))
 result "its keys choose it again" $?
 for more in "models/tiny.lua $small train.batch=1 name=$dir/free train.steps=3" "$dir/free train.steps=4"; do
     grep '"fold\.' "$dir/free/config.lua" >"$dir/want"
-    mpirun -q -n 2 "$PLEAT" run $more resume=1 </dev/null >"$dir/log" 2>&1 && ! grep -q "^fold:" "$dir/log" &&
+    mpirun -n 2 "$PLEAT" run $more resume=1 </dev/null >"$dir/log" 2>&1 && ! grep -q "^fold:" "$dir/log" &&
         grep -q "^step    \([34]\)/\1" "$dir/log" && grep '"fold\.' "$dir/free/config.lua" | diff "$dir/want" - >>"$dir/log"
     result "it goes on in its fold: ${more##* }" $?
 done
@@ -138,7 +138,7 @@ small=$fold
 
 # Rows go through memory, which two machines do not share.
 # shellcheck disable=SC2086
-timeout 60 mpirun -q -n 1 env PLEAT_HOST=a "$PLEAT" run models/tiny.lua $small train.trace=0 \
+timeout 60 mpirun -n 1 env PLEAT_HOST=a "$PLEAT" run models/tiny.lua $small train.trace=0 \
     fold.ep=2 route.dispatcher=peer name="$dir/far" : -n 1 env PLEAT_HOST=b "$PLEAT" run \
     models/tiny.lua $small train.trace=0 fold.ep=2 route.dispatcher=peer name="$dir/far" \
     </dev/null >"$dir/log" 2>&1
@@ -149,7 +149,7 @@ apart() {
         "$PLEAT run models/tiny.lua $small train.trace=0 fold.ep=2 name=$dir/apart"
 }
 # shellcheck disable=SC2046
-timeout 60 mpirun -q -n 1 $(apart a) : -n 1 $(apart b) </dev/null >"$dir/log" 2>&1 &&
+timeout 60 mpirun -n 1 $(apart a) : -n 1 $(apart b) </dev/null >"$dir/log" 2>&1 &&
     grep -q "^option fold.host 1$" "$dir/apart/plan" && ! grep -q "^sendrows" "$dir/apart/plan"
 result "two machines are known, and share none unasked" $?
 
@@ -157,7 +157,7 @@ result "two machines are known, and share none unasked" $?
 # shellcheck disable=SC2086
 "$PLEAT" compile models/tiny.lua $small world=2 fold.ep=2 fold.pair=1 route.dispatcher=peer \
     -o "$dir/bench.plan" >"$dir/log" 2>&1 &&
-    PLEAT_POISON=1 mpirun -q -n 2 "$PLEAT" bench "$dir/bench.plan" >"$dir/log" 2>&1 &&
+    PLEAT_POISON=1 mpirun -n 2 "$PLEAT" bench "$dir/bench.plan" >"$dir/log" 2>&1 &&
     grep -q "^not hidden: .* ms with [1-9][0-9]* collectives left out: copies of [0-9.]*[1-9]" "$dir/log" &&
     ! grep -q "not finite" "$dir/log" &&
     tail -n 1 "$dir/log" | grep -q " not_hidden -*[0-9.]* ranks 2 "
@@ -169,10 +169,10 @@ ramp="$small train.steps=3 train.trace=0 train.ramp=4,2,8 fold.ep=2 fold.pair=1 
 {
 "$PLEAT" run models/tiny.lua $ramp world=2 name="$dir/ramp.one" >"$dir/log" 2>&1
 result "train.ramp in one process" $?
-mpirun -q -n 2 "$PLEAT" run models/tiny.lua $ramp name="$dir/ramp.two" \
+mpirun -n 2 "$PLEAT" run models/tiny.lua $ramp name="$dir/ramp.two" \
     </dev/null >"$dir/log" 2>&1 && grep -q "batch 6 from step 2" "$dir/log"
 result "in two" $?
-mpirun -q -n 2 "$PLEAT" run models/tiny.lua $ramp resume=1 train.steps=4 \
+mpirun -n 2 "$PLEAT" run models/tiny.lua $ramp resume=1 train.steps=4 \
     name="$dir/ramp.two" </dev/null >"$dir/log" 2>&1 &&
     "$PLEAT" run models/tiny.lua $ramp resume=1 train.steps=4 world=2 \
         name="$dir/ramp.one" >>"$dir/log" 2>&1
@@ -180,7 +180,7 @@ result "both go on" $?
 cmp "$dir/ramp.one/ckpt/step-00000004/model.safetensors" \
     "$dir/ramp.two/ckpt/step-00000004/model.safetensors" >"$dir/log" 2>&1
 result "with the same bits" $?
-timeout 60 mpirun -q -n 2 "$PLEAT" run models/tiny.lua $ramp train.ramp=4,3,8 \
+timeout 60 mpirun -n 2 "$PLEAT" run models/tiny.lua $ramp train.ramp=4,3,8 \
     name="$dir/ramp.bad" </dev/null >"$dir/log" 2>&1
 [ $? = 1 ] && [ "$(grep -c "does not reach train.batch=8" "$dir/log")" = 1 ]
 result "one that misses is one line" $?
@@ -188,7 +188,7 @@ result "one that misses is one line" $?
 
 # Rank 0's clock ends it after some step, the same on both.
 # shellcheck disable=SC2086
-timeout 120 mpirun -q -n 2 "$PLEAT" run models/tiny.lua $small fold.ep=2 train.trace=0 train.steps=1000000 \
+timeout 120 mpirun -n 2 "$PLEAT" run models/tiny.lua $small fold.ep=2 train.trace=0 train.steps=1000000 \
     train.save_every=0 train.hours=0.0003 name="$dir/hours" </dev/null >"$dir/log" 2>&1
 [ $? = 4 ] &&
     [ "$(grep -c "^train.hours are over: stopped at step" "$dir/log")" = 1 ] &&
@@ -224,8 +224,8 @@ END
 run="$PLEAT run $dir/states.lua target=host data.train=LICENSE"
 $run world=2 name="$dir/states.one" >"$dir/log" 2>&1 && grep -q "^tensor seen copied" "$dir/states.one/plan"
 result "a state with a copy, two that change places" $?
-mpirun -q -n 2 $run train.steps=2 name="$dir/states.two" >"$dir/log" 2>&1 &&
-    mpirun -q -n 2 "$PLEAT" run "$dir/states.two" resume=1 train.steps=4 >"$dir/log" 2>&1 &&
+mpirun -n 2 $run train.steps=2 name="$dir/states.two" >"$dir/log" 2>&1 &&
+    mpirun -n 2 "$PLEAT" run "$dir/states.two" resume=1 train.steps=4 >"$dir/log" 2>&1 &&
     for f in model optim; do
         cmp "$dir/states.one/ckpt/step-00000004/$f.safetensors" \
             "$dir/states.two/ckpt/step-00000004/$f.safetensors" >"$dir/log" 2>&1 || break
@@ -237,7 +237,7 @@ for n in 1 4; do
     run="$PLEAT run models/tiny.lua axes.batch=1 axes.seq=16 train.batch=4 train.steps=1
         data.train=LICENSE fold.tp=2 world=4 name=$dir/pieces.$n"
     # shellcheck disable=SC2086
-    if [ $n = 1 ]; then $run; else mpirun -q -n 4 $run; fi >"$dir/log" 2>&1 &&
+    if [ $n = 1 ]; then $run; else mpirun -n 4 $run; fi >"$dir/log" 2>&1 &&
         "$PLEAT" ckpt verify "$dir/pieces.$n/ckpt/step-00000001" >>"$dir/log" 2>&1
     result "a checkpoint of many pieces, $n processes" $?
     grep safetensors "$dir/pieces.$n/ckpt/step-00000001/index" >"$dir/index.$n"
@@ -249,7 +249,7 @@ result "its hashes are the same" $?
 # checkpoint before.
 resumed() {
     # shellcheck disable=SC2086
-    mpirun -q -n 4 $run train.steps=$1 resume=1 >"$dir/out" 2>"$dir/log"
+    mpirun -n 4 $run train.steps=$1 resume=1 >"$dir/out" 2>"$dir/log"
 }
 resumed 2 && printf damaged | dd of="$dir/pieces.4/ckpt/step-00000002/optim.safetensors" \
     bs=1 seek=21000000 conv=notrunc 2>"$dir/log" && resumed 3 &&

@@ -310,7 +310,7 @@ static void test_grouped(void **state)
         int64_t ldw = (tw ? K : N) + below(2), stride = (tw ? N : K) * ldw;
         Instr s = { .kind = kind,
                     .gmm = { dt[0], dt[1], E, K, N, ldw, (int)tw, stride,
-                             (int)below(2), CAP } };
+                             (int)below(2), CAP, 0 } };
         int32_t map[E + 1];
         memcpy(map, offs[below(4)], sizeof map);
         Operand a = operand(dt[0], CAP * K, 1);

@@ -123,8 +123,8 @@ cp -r runs/first runs/fold && run runs/fold resume=1 train.steps=8 world=2 fold.
     grep -q "^world 1 -> 2$" said && grep -q "^fold.ep 1 -> 2$" said && grep -q "^axes.batch [0-9]* -> 4$" said
 result "the fold and the micro-batch" $?
 if mpirun --version >said 2>&1; then
-    cp -r runs/first runs/two && mpirun -q -n 2 "$PLEAT" run runs/two resume=1 train.steps=8 >said 2>&1 &&
-        grep -q "^world 1 -> 2$" said && mpirun -q -n 2 "$PLEAT" run runs/two resume=1 train.steps=9 >said 2>&1 &&
+    cp -r runs/first runs/two && mpirun -n 2 "$PLEAT" run runs/two resume=1 train.steps=8 >said 2>&1 &&
+        grep -q "^world 1 -> 2$" said && mpirun -n 2 "$PLEAT" run runs/two resume=1 train.steps=9 >said 2>&1 &&
         run runs/two resume=1 train.steps=8 && "$PLEAT" ckpt verify runs/two >said 2>&1
     result "under mpirun, and in one process again" $?
 else
@@ -140,7 +140,7 @@ run small.lua target=host train.steps=4 train.ramp=4,4,16 name=ramp && run ramp 
 result "a batch that grows" $?
 
 cp -r runs/first runs/done
-for way in "$PLEAT run" "$PLEAT-run" "mpirun -q -n 2 $PLEAT run"; do
+for way in "$PLEAT run" "$PLEAT-run" "mpirun -n 2 $PLEAT run"; do
     case $way in mpirun*) mpirun --version >said 2>&1 || continue ;; esac
     find runs/done -type f -exec cksum {} + | sort >before
     $way runs/done resume=1 train.steps=3 train.lr=0.5 >said 2>&1 && [ "$(wc -l <said)" = 1 ] &&
@@ -263,7 +263,7 @@ again "with those it had later" 0 "^step 6 loss .*: as recorded" runs/lr --repla
 again "of two ranks, in one process" 0 "^runs/fold/ckpt/step-00000008 holds the same values" runs/fold --replay 8
 if mpirun --version >said 2>&1; then
     find runs/fold -type f -exec cksum {} + | sort >before
-    mpirun -q -n 2 "$PLEAT" run runs/fold --replay 8 >said 2>&1 &&
+    mpirun -n 2 "$PLEAT" run runs/fold --replay 8 >said 2>&1 &&
         grep -q "^runs/fold/ckpt/step-00000008 holds the same values, to the bit" said &&
         find runs/fold -type f -exec cksum {} + | sort | cmp -s - before
     result "replay: of two ranks, in two processes" $?

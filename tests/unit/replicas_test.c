@@ -207,7 +207,7 @@ static void test_in_processes(void **state)
              "ASAN_OPTIONS=$ASAN_OPTIONS:verify_asan_link_order=0 "
              "FAULT=slow:1 FAULT_IN=optim.safetensors FAULT_RANK=0 "
              "LD_PRELOAD=%.*stests/unit/faultfs.so "
-             "mpirun -q -n 4 %s-run %s >%s/log 2>&1",
+             "mpirun -n 4 %s-run %s >%s/log 2>&1",
              (int)(strlen(bin) - strlen("pleat")), bin, bin, plan, home));
     said = file_read(forever, strf(forever, "%s/log", home), &n);
     assert_int_equal(WEXITSTATUS(status), 3);

@@ -492,7 +492,7 @@ static void test_mpi_equals_local(void **state)
                                  plan, in_home("one"), in_home("log"))),
                      0);
     assert_int_equal(system(strf(forever,
-                                 "mpirun -q -n 2 %s %s name=%s >%s "
+                                 "mpirun -n 2 %s %s name=%s >%s "
                                  "2>&1",
                                  runner, plan, in_home("mpi"), in_home("log"))),
                      0);
@@ -509,7 +509,7 @@ static void test_mpi_equals_local(void **state)
                                 f[i])));
     }
     assert_int_equal(WEXITSTATUS(system(
-                         strf(forever, "mpirun -q -n 3 %s %s name=%s >%s 2>&1",
+                         strf(forever, "mpirun -n 3 %s %s name=%s >%s 2>&1",
                               runner, plan, in_home("three"), in_home("log")))),
                      1);
     assert_true(says("log", "the plan is for 2 ranks, mpirun started 3"));
@@ -614,7 +614,7 @@ static void test_watchdog_names_the_step(void **state)
         skip();
     setenv("PLEAT_TIMEOUT", "0.5", 1);
     int status = system(
-        strf(forever, "mpirun -q -n 2 %s hang >%s 2>&1", self, in_home("log")));
+        strf(forever, "mpirun -n 2 %s hang >%s 2>&1", self, in_home("log")));
     unsetenv("PLEAT_TIMEOUT");
     assert_int_equal(WEXITSTATUS(status), 3);
     assert_true(says("log", "rank 0 (host "));

@@ -132,7 +132,7 @@ static void fill_bucket(const Mesh *m, Tensor *t, int64_t ranks, uint32_t over)
     zig[1].start.k[tp] = -3;
     for (int i = 0; i < 3; i++)
         t[i] = (Tensor){
-            .name = "abc" + i, .kind = TKm, .dt = Df64, .nd = 2, .shard = over
+            .name = &"abc"[i], .kind = TKm, .dt = Df64, .nd = 2, .shard = over
         };
     t[0].dim[0] = dim("rows", 5, tp, 3);
     t[0].dim[1] = dim("columns", 7, -1, 7);

@@ -132,7 +132,7 @@ if mpirun --version >said 2>&1; then
     # shellcheck disable=SC2086
     run small.lua $flat data.train=spiked name=two "train.skip_above=gnorm $limit" train.spike=rewind world=2 fold.ep=2
     # shellcheck disable=SC2086
-    mpirun -q -n 2 "$PLEAT" run small.lua $flat data.train=spiked name=both "train.skip_above=gnorm $limit" \
+    mpirun -n 2 "$PLEAT" run small.lua $flat data.train=spiked name=both "train.skip_above=gnorm $limit" \
         train.spike=rewind fold.ep=2 >said 2>&1
     grep -q "^from step 4 back to step 2, on with sample 32$" said && for f in model optim; do
         cmp "$(file two 8 $f)" "$(file both 8 $f)" || exit 1

@@ -259,8 +259,9 @@ static const char *const folds[] = {
     "fold.tp=2 fold.ep=2 fold.zero=3 train.batch=6" SMALL,
     "fold.dp=2 fold.ep=2 train.batch=2" SMALL,
     "fold.dp=2 fold.ep=2 train.batch=6" SMALL,
-    "fold.pp=2 fold.dp=2 fold.ep=2 train.batch=16 axes.seq=64 axes.hidden=16 "
-    "axes.kv=2 axes.dim=4 axes.ffn=16 axes.expert=4 axes.batch=4 axes.vocab=64"
+    ("fold.pp=2 fold.dp=2 fold.ep=2 train.batch=16 axes.seq=64 axes.hidden=16 "
+     "axes.kv=2 axes.dim=4 axes.ffn=16 axes.expert=4 axes.batch=4 "
+     "axes.vocab=64")
 };
 enum { LASTS = 2 }; /* from this one on last runs have some of their own */
 
