@@ -449,10 +449,29 @@ static void gmm_run(Blas *bl, const Instr *instr, void *const *buf,
 
 /* ---- interface ----------------------------------------------------------- */
 
+enum { BUFFER = (128 << 20) + 8192, LIBRARY = 64 << 20 }; /* bytes */
+
+/* Fails unless `more` bytes and OpenBLAS's buffers of all threads can be
+ * mapped. OpenBLAS retries without end where it cannot map a buffer. */
+static void check_room(const Pool *pool, size_t more)
+{
+    size_t n = (size_t)pool_size(pool), bytes = n * BUFFER + more;
+    void *room = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (room == MAP_FAILED)
+        err(NULL,
+            "out of memory: OpenBLAS needs %zu MiB for %zu threads "
+            "(PLEAT_THREADS sets how many)",
+            bytes >> 20, n);
+    munmap(room, bytes);
+}
+
 Blas *blas_open(Arena *a, Pool *pool)
 {
     Blas *blas = alloc(a, sizeof *blas);
 
+    check_room(pool, LIBRARY); /* OpenBLAS 0.3.29 maps a buffer at its load */
     if (!dl_open(LIBblas))
         err(NULL, "no OpenBLAS: %s", dl_why(LIBblas));
     if (blas_wrong())
@@ -467,19 +486,11 @@ Blas *blas_open(Arena *a, Pool *pool)
  * So it takes all now, where it has a function for that. */
 void blas_reserve(const Pool *pool)
 {
-    enum { EACH = (128 << 20) + 8192 };
-    size_t n = (size_t)pool_size(pool), bytes = n * EACH;
+    size_t n = (size_t)pool_size(pool);
     Arena *a = arena_new();
     void **taken = alloc(a, n * sizeof *taken);
-    void *room = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-    if (room == MAP_FAILED)
-        err(NULL,
-            "out of memory: OpenBLAS needs %zu MiB for %zu threads "
-            "(PLEAT_THREADS sets how many)",
-            bytes >> 20, n);
-    munmap(room, bytes);
+    check_room(pool, 0);
     int takes = dl.blas_memory_alloc && dl.blas_memory_free;
     for (size_t i = 0; takes && i < n; i++)
         taken[i] = dl.blas_memory_alloc(0);
