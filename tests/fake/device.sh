@@ -16,8 +16,7 @@ done
 # memory of two ranks on each of two machines, by name
 if mpirun --version >/dev/null 2>&1; then
     test=$(dirname "$PLEAT")/tests/unit/device_test
-    on_gpu "" timeout 120 mpirun -n 2 env PLEAT_HOST=a "$test" : \
-        -n 2 env PLEAT_HOST=b "$test" >"$dir/log" 2>&1
+    on_gpu "" timeout 120 mpirun -n 4 tests/onhost 2 "$test" >"$dir/log" 2>&1
     if [ "$(grep -c '^ok .* peers' "$dir/log")" = 4 ]; then
         echo "ok - device: peers under mpirun"
     else

@@ -23,12 +23,16 @@ result() {
     bad=1
 }
 
-# gpu SETTINGS command...: with such a GPU
+# gpu SETTINGS command...: with such a GPU. What stands between two lines of dashes, and a
+# NUL behind it, is Open MPI 5's.
 gpu() {
     settings=$1
     shift
     FAKE_GPU="idle=1 $settings" LD_LIBRARY_PATH=$dir/lib timeout 60 "$@" \
         >"$dir/log" 2>"$dir/err"
+    set -- $?
+    sed -i '/^-----/,/^-----/d; s/\x00//g; /^$/d' "$dir/err"
+    return "$1"
 }
 
 # is NAME STATUS TEXT SETTINGS command...: ends so, TEXT in the last line it says

@@ -26,8 +26,7 @@ result() {
 
 # Memory of two ranks on each of two machines, by name.
 test=$(dirname "$PLEAT")/tests/unit/device_test
-CMOCKA_MESSAGE_OUTPUT=TAP timeout 120 mpirun -n 2 env PLEAT_HOST=a "$test" : \
-    -n 2 env PLEAT_HOST=b "$test" >"$dir/log" 2>&1
+CMOCKA_MESSAGE_OUTPUT=TAP timeout 120 mpirun -n 4 tests/onhost 2 "$test" >"$dir/log" 2>&1
 result "ranks of a machine write each other's memory" \
     $(($(grep -c '^ok .* peers' "$dir/log") - 4))
 
@@ -138,18 +137,13 @@ small=$fold
 
 # Rows go through memory, which two machines do not share.
 # shellcheck disable=SC2086
-timeout 60 mpirun -n 1 env PLEAT_HOST=a "$PLEAT" run models/tiny.lua $small train.trace=0 \
-    fold.ep=2 route.dispatcher=peer name="$dir/far" : -n 1 env PLEAT_HOST=b "$PLEAT" run \
-    models/tiny.lua $small train.trace=0 fold.ep=2 route.dispatcher=peer name="$dir/far" \
+timeout 60 mpirun -n 2 tests/onhost 1 "$PLEAT" run models/tiny.lua $small train.trace=0 \
+    fold.ep=2 route.dispatcher=peer name="$dir/far" \
     </dev/null >"$dir/log" 2>&1
 [ $? = 1 ] && [ "$(grep -c "error: .*ranks 0 and 1 are on different machines" "$dir/log")" = 1 ]
 result "rows through memory of two machines are one line" $?
-apart() {
-    printf 'env PLEAT_HOST=%s OMPI_COMM_WORLD_LOCAL_SIZE=1 %s' "$1" \
-        "$PLEAT run models/tiny.lua $small train.trace=0 fold.ep=2 name=$dir/apart"
-}
-# shellcheck disable=SC2046
-timeout 60 mpirun -n 1 $(apart a) : -n 1 $(apart b) </dev/null >"$dir/log" 2>&1 &&
+timeout 60 mpirun -n 2 tests/onhost 1 env OMPI_COMM_WORLD_LOCAL_SIZE=1 "$PLEAT" run \
+    models/tiny.lua $small train.trace=0 fold.ep=2 name="$dir/apart" </dev/null >"$dir/log" 2>&1 &&
     grep -q "^option fold.host 1$" "$dir/apart/plan" && ! grep -q "^sendrows" "$dir/apart/plan"
 result "two machines are known, and share none unasked" $?
 
