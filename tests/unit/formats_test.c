@@ -294,7 +294,7 @@ static void test_refused(void **state)
     expect(FILES "texts.txt", FORMATarrow, "is damaged");
     expect(changed(FILES "texts.arrow", "t.arrow", 0, "", 0, 3000), FORMATauto,
            "is cut off");
-    expect("tests/data", FORMATauto, "is not a file");
+    expect("tests/data", FORMATauto, "Is a directory");
     expect(FILES "absent", FORMATauto, "cannot be read: No such file");
 }
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # hostile: inputs and signals that made a run hang, abort or use other numbers:
 # FIFOs and devices as inputs, links out of a model's folder, control characters
-# in texts, counts of a checkpoint, NaN in weights, a hangup of the terminal.
+# in texts, NaN in weights, a hangup of the terminal.
 cd "$(dirname "$0")/../.." || exit 2
 : "${PLEAT:=$PWD/build/pleat}"
 dir=$PWD/build/tests/hostile models=$PWD/models
