@@ -139,6 +139,16 @@ if command -v bash >/dev/null; then
 fi
 is "no such shell" 2 pleat help completion fish
 
+# ---- setup ------------------------------------------------------------------------
+
+mkdir -p "$dir/clone" && cp setup "$dir/clone" || exit 2
+is "setup --help" 0 "$dir/clone/setup" --help
+says "its usage" "usage: ./setup [target ...]"
+is "setup -h" 0 "$dir/clone/setup" -h
+is "setup with an unknown option" 2 "$dir/clone/setup" test --frob
+says "is refused" "setup: no option '--frob' (./setup --help)"
+is "nothing was installed or written" 1 test -e "$dir/clone/build"
+
 # ---- people and pipes ------------------------------------------------------------
 
 is "no colours in a pipe" 1 sh -c "pleat check none.lua 2>&1 | grep -q '$(printf '\033')'"
