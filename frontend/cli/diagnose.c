@@ -11,6 +11,7 @@
  * no numbers. The check runs in a process of its own, and what it says in the
  * form of err.c is read here, whichever way it ended. The exit status is that
  * of check. */
+#include <jansson.h>
 #include <sys/wait.h>
 
 #include "../commands.h"

@@ -1,6 +1,8 @@
 /* page.c: `show --html`: one or two plans as a page that needs nothing else:
  * page.html and, behind it, one JSON object that its script draws. Names have *
  * for the number of a layer, so what layers share is said once. */
+#include <jansson.h>
+
 #include "../frontend.h"
 
 extern const char page_html[];

@@ -1,5 +1,6 @@
 /* report.c: what `check` says of a model and `show` of a plan. */
 #include <inttypes.h>
+#include <jansson.h>
 
 #include "../frontend.h"
 

@@ -1,5 +1,7 @@
 /* runlog.c: what a run's folder has recorded, number by number, from its
  * metrics.jsonl: for compare, watch, and pages of plans. */
+#include <jansson.h>
+
 #include "../frontend.h"
 
 static RunSeries *series_named(RunLog *run, Arena *a, const char *name)

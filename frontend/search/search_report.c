@@ -1,5 +1,7 @@
 /* search_report.c: what `search` says: the best points and why each lost, those
  * one decision away from the best, what was proven, keys to paste. */
+#include <jansson.h>
+
 #include "../../ir/settings/keys.h"
 #include "search.h"
 

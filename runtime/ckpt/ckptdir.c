@@ -1,5 +1,6 @@
 /* ckptdir.c: one folder of a checkpoint: its files, how it is made and checked.
  * ckpt.c says what a folder holds, ckpt_retention.c which folders there are. */
+#include <jansson.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

@@ -292,8 +292,8 @@ int jv_next(JsonValue in, size_t *at, JsonValue *key, JsonValue *v)
         key->s = c.s;
         scan_string(&c);
         key->n = (size_t)(c.s - key->s);
-        c.s = key->s;
-        scan_key(&c);
+        spaces(&c);
+        c.s++; /* the colon */
     }
     jv_scan(c.s, (size_t)(c.end - c.s), v, &(JsonError){ 0 });
     *at = (size_t)(v->s - in.s) + v->n;
@@ -328,18 +328,6 @@ JsonValue jv_get(JsonValue in, const char *key)
     JsonValue v;
 
     jv_fields(in, &key, 1, &v);
-    return v;
-}
-
-JsonValue jv_item(JsonValue array, int64_t i)
-{
-    JsonValue key, v;
-    size_t at = 0;
-
-    if (jv_kind(array) != JSONarray)
-        return (JsonValue){ 0 };
-    while (jv_next(array, &at, &key, &v) && i--)
-        ;
     return v;
 }
 
@@ -430,7 +418,7 @@ char *jv_text(Arena *a, JsonValue v, size_t *n)
     if (jv_kind(v) != JSONstring)
         return NULL;
     char *s = alloc(a, v.n);
-    if (jv_decode(v, s, &len))
+    if (jv_decode(v, s, &len) || (!n && memchr(s, 0, len)))
         return NULL;
     s[len] = 0;
     if (n)

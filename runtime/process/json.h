@@ -53,7 +53,6 @@ int64_t jv_count(JsonValue in); /* members or elements; others have 0 */
  * where it is no object. */
 void jv_fields(JsonValue in, const char *const *key, int nkey, JsonValue *v);
 JsonValue jv_get(JsonValue in, const char *key);
-JsonValue jv_item(JsonValue array, int64_t i); /* no value: too short */
 
 int jv_is(JsonValue v, const char *text); /* is it this string? */
 /* A number, 1 for true, 0 for false; NaN for other kinds. */
@@ -63,8 +62,8 @@ int jv_int(JsonValue v, int64_t *x);
 /* A string's bytes to `to`, which has room for v.n of them; their count to *n.
  * Null, or why not: it is no string or no UTF-8. */
 const char *jv_decode(JsonValue v, char *to, size_t *n);
-/* The same in an arena, with a zero byte after it. Null: it is none. n may be
- * null. */
+/* The same in an arena, with a zero byte after it. Null: it is none, or n is
+ * null and the string holds a zero byte. */
 char *jv_text(Arena *a, JsonValue v, size_t *n);
 /* Equal as values: numbers as reals, objects in any order of their keys. The
  * recursion is no deeper than the shallower of both; the arena is for scratch.

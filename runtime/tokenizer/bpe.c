@@ -60,12 +60,12 @@ int32_t bpe_find(const Bpe *bpe, const char *s, size_t n)
     }
 }
 
-void bpe_index(Bpe *bpe, int nmerge)
+void bpe_index(Arena *a, Bpe *bpe, int64_t nmerge)
 {
     uint64_t size = power_above(bpe->nid), msize = power_above(nmerge);
 
-    bpe->slot = alloc(forever, size * sizeof *bpe->slot);
-    bpe->merge = alloc(forever, msize * sizeof *bpe->merge);
+    bpe->slot = alloc(a, size * sizeof *bpe->slot);
+    bpe->merge = alloc(a, msize * sizeof *bpe->merge);
     bpe->mask = size - 1;
     bpe->mmask = msize - 1;
     memset(bpe->slot, -1, size * sizeof *bpe->slot);

@@ -15,34 +15,33 @@
 
 /* ---- parts --------------------------------------------------------------- */
 
-/* Of {"pattern": {"String": ...}}; null: it is none. */
-static const char *plain_pattern(const json_t *j)
+/* The pattern of this kind, "String" or "Regex"; null: it is none. */
+static const char *pattern_of(JsonValue j, const char *kind)
 {
-    const json_t *p = json_object_get(j, "pattern");
-
-    return json_string_value(json_object_get(p, "String"));
+    return jv_text(forever, jv_get(jv_get(j, "pattern"), kind), NULL);
 }
 
 /* f on j, or on each of the parts when j is a Sequence of them. */
-typedef void PartFn(TokenizerLoad *l, const json_t *j);
+typedef void PartFn(TokenizerLoad *l, JsonValue j);
 
-static void each(TokenizerLoad *load, const json_t *j, const char *parts,
+static void each(TokenizerLoad *load, JsonValue j, const char *parts,
                  PartFn *fn)
 {
-    if (!j || json_is_null(j))
+    JsonValue list = jv_get(j, parts), key, one;
+
+    if (jv_kind(j) <= JSONnull)
         return;
     if (strcmp(part_type(j), "Sequence")) {
         fn(load, j);
         return;
     }
-    const json_t *list = json_object_get(j, parts);
-    for (size_t i = 0; i < json_array_size(list); i++)
-        each(load, json_array_get(list, i), parts, fn);
+    for (size_t at = 0; jv_next(list, &at, &key, &one);)
+        each(load, one, parts, fn);
 }
 
 /* ---- normalizers --------------------------------------------------------- */
 
-static void add_norm(TokenizerLoad *load, const json_t *j)
+static void add_norm(TokenizerLoad *load, JsonValue j)
 {
     /* clang-format off */
     static const struct { const char *name; int form; } forms[] = {
@@ -62,12 +61,11 @@ static void add_norm(TokenizerLoad *load, const json_t *j)
         n.to = part_text(load, j, "prepend");
     } else if (!strcmp(part_type(j), "Replace")) {
         n.kind = NORMreplace;
-        n.from = plain_pattern(j);
+        n.from = pattern_of(j, "String");
         n.to = part_text(load, j, "content");
         if (!n.from || !*n.from)
             err(load->loc,
                 "normalizer Replace: only texts can be replaced, no patterns");
-        n.from = intern(n.from);
     } else if (!n.form) {
         err(load->loc,
             "normalizer %s is not known here (NFC, NFD, NFKC, NFKD, Prepend, "
@@ -106,7 +104,7 @@ static const char *punctuation(void)
     return out.s;
 }
 
-static int behavior(const TokenizerLoad *load, const json_t *j)
+static int behavior(const TokenizerLoad *load, JsonValue j)
 {
     static const char *const names[] = { "Isolated", "Removed",
                                          "MergedWithPrevious", "MergedWithNext",
@@ -141,11 +139,10 @@ static void add_match(TokenizerLoad *load, const char *pattern, int how,
     vec_push(forever, load->t->cut, c);
 }
 
-static void add_split(TokenizerLoad *load, const json_t *j)
+static void add_split(TokenizerLoad *load, JsonValue j)
 {
-    const json_t *p = json_object_get(j, "pattern");
-    const char *regex = json_string_value(json_object_get(p, "Regex"));
-    const char *plain = json_string_value(json_object_get(p, "String"));
+    const char *regex = pattern_of(j, "Regex");
+    const char *plain = pattern_of(j, "String");
 
     if (!regex && !(plain && *plain))
         err(load->loc, "pre_tokenizer Split has no pattern");
@@ -153,7 +150,7 @@ static void add_split(TokenizerLoad *load, const json_t *j)
               part_flag(j, "invert", 0));
 }
 
-static void add_bytelevel(TokenizerLoad *load, const json_t *j)
+static void add_bytelevel(TokenizerLoad *load, JsonValue j)
 {
     PreTokenizer space = { .kind = CUTspace, .prefix = PREalways };
 
@@ -164,23 +161,23 @@ static void add_bytelevel(TokenizerLoad *load, const json_t *j)
     load->bytelevel = 1;
 }
 
-static void add_metaspace(TokenizerLoad *load, const json_t *j)
+static void add_metaspace(TokenizerLoad *load, JsonValue j)
 {
     PreTokenizer c = { .kind = CUTspace,
                        .prefix = PREalways,
                        .space = part_text(load, j, "replacement") };
-    const char *s = json_string_value(json_object_get(j, "prepend_scheme"));
+    JsonValue scheme = jv_get(j, "prepend_scheme");
 
-    if ((s && !strcmp(s, "never")) || !part_flag(j, "add_prefix_space", 1))
+    if (jv_is(scheme, "never") || !part_flag(j, "add_prefix_space", 1))
         c.prefix = PREnever;
-    else if (s && !strcmp(s, "first"))
+    else if (jv_is(scheme, "first"))
         c.prefix = PREfirst;
     vec_push(forever, load->t->cut, c);
     if (part_flag(j, "split", 1))
         add_match(load, quoted(c.space), CUTnext, 0);
 }
 
-static void add_cut(TokenizerLoad *load, const json_t *j)
+static void add_cut(TokenizerLoad *load, JsonValue j)
 {
     const char *type = part_type(j);
 
@@ -212,31 +209,41 @@ static void add_cut(TokenizerLoad *load, const json_t *j)
 
 /* ---- added tokens -------------------------------------------------------- */
 
-static void read_added(TokenizerLoad *load)
+static Added added_token(const TokenizerLoad *load, JsonValue j)
 {
-    const json_t *list = json_object_get(load->root, "added_tokens");
-    Tokenizer *tokenizer = load->t;
-    Encoder e = { .t = tokenizer };
+    size_t n = 0;
+    const char *s = jv_text(forever, jv_get(j, "content"), &n);
+    int64_t id = -1;
 
-    tokenizer->vocab = tokenizer->bpe.nid;
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *j = json_array_get(list, i);
-        const char *s = part_text(load, j, "content");
-        json_int_t id = json_integer_value(json_object_get(j, "id"));
-        int32_t known = vocab_id(load, s);
-        if (id < 0 || id >= MAXID || !*s || (known >= 0 && known != id))
-            err(load->loc, "added_tokens: '%s' has the wrong number", s);
-        Added a = { .text = s,
-                    .content = s,
-                    .len = (int)strlen(s),
+    if (!n)
+        err(load->loc, "added_tokens: a token has no content");
+    jv_int(jv_get(j, "id"), &id);
+    int32_t known = vocab_id(load, s, n);
+    if (id < 0 || id >= MAXID || (known >= 0 && known != id))
+        err(load->loc, "added_tokens: '%s' has the wrong number", s);
+    return (Added){ .text = s,
+                    .len = (int)n,
+                    .content = { .s = (char *)(uintptr_t)s, .len = n },
                     .id = (int32_t)id,
                     .special = part_flag(j, "special", 0),
                     .lstrip = part_flag(j, "lstrip", 0),
                     .rstrip = part_flag(j, "rstrip", 0),
                     .word = part_flag(j, "single_word", 0),
                     .normalized = part_flag(j, "normalized", 1) };
+}
+
+static void read_added(TokenizerLoad *load)
+{
+    JsonValue list = jv_member(load->part, "added_tokens"), key, j;
+    Tokenizer *tokenizer = load->t;
+    Encoder e = { .t = tokenizer };
+
+    tokenizer->vocab = tokenizer->bpe.nid;
+    for (size_t at = 0; jv_next(list, &at, &key, &j);) {
+        Added a = added_token(load, j);
         vec_push(forever, tokenizer->added, a);
-        tokenizer->vocab = tokenizer->vocab > id ? tokenizer->vocab : id + 1;
+        if (tokenizer->vocab <= a.id)
+            tokenizer->vocab = a.id + 1;
     }
     tokenizer->byid =
         alloc(forever, (size_t)tokenizer->vocab * sizeof *tokenizer->byid);
@@ -257,38 +264,42 @@ static void read_added(TokenizerLoad *load)
 
 /* ---- templates ----------------------------------------------------------- */
 
-static void add_pair(TokenizerLoad *load, const json_t *pair, int32_t **v)
+/* The numbers of a list from its element `first` on; at least one. */
+static void add_ids(const TokenizerLoad *load, JsonValue list, int first,
+                    int32_t **v)
 {
-    const json_t *id = json_array_get(pair, 1);
+    JsonValue key, x;
+    int64_t id = -1;
+    int i = 0;
 
-    if (!json_is_integer(id))
+    for (size_t at = 0; jv_next(list, &at, &key, &x); i++) {
+        if (i < first)
+            continue;
+        if (!jv_int(x, &id) || id < 0 || id >= MAXID)
+            id = -1;
+        vec_push(forever, *v, (int32_t)id);
+    }
+    if (id < 0)
         err(load->loc, "post_processor: a token has no number");
-    vec_push(forever, *v, (int32_t)json_integer_value(id));
 }
 
-static void add_template(TokenizerLoad *load, const json_t *j)
+static void add_template(TokenizerLoad *load, JsonValue j)
 {
-    const json_t *list = json_object_get(j, "single");
-    const json_t *special = json_object_get(j, "special_tokens");
+    JsonValue list = jv_get(j, "single"), key, part;
+    JsonValue special = jv_get(j, "special_tokens");
     int32_t **v = &load->t->before;
 
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *part = json_array_get(list, i);
-        const json_t *name =
-            json_object_get(json_object_get(part, "SpecialToken"), "id");
-        if (!name) {
+    for (size_t at = 0; jv_next(list, &at, &key, &part);) {
+        JsonValue name = jv_get(jv_get(part, "SpecialToken"), "id");
+        const char *s = jv_text(load->mem, name, NULL);
+        if (s)
+            add_ids(load, jv_get(jv_get(special, s), "ids"), 0, v);
+        else
             v = &load->t->after;
-            continue;
-        }
-        const json_t *ids = json_object_get(
-            json_object_get(special, json_string_value(name)), "ids");
-        for (size_t k = 0; k < json_array_size(ids); k++)
-            vec_push(forever, *v,
-                     (int32_t)json_integer_value(json_array_get(ids, k)));
     }
 }
 
-static void add_processor(TokenizerLoad *load, const json_t *j)
+static void add_processor(TokenizerLoad *load, JsonValue j)
 {
     const char *type = part_type(j);
     Tokenizer *tokenizer = load->t;
@@ -301,8 +312,8 @@ static void add_processor(TokenizerLoad *load, const json_t *j)
         add_template(load, j);
     } else if (!strcmp(type, "RobertaProcessing") ||
                !strcmp(type, "BertProcessing")) {
-        add_pair(load, json_object_get(j, "cls"), &tokenizer->before);
-        add_pair(load, json_object_get(j, "sep"), &tokenizer->after);
+        add_ids(load, jv_get(j, "cls"), 1, &tokenizer->before);
+        add_ids(load, jv_get(j, "sep"), 1, &tokenizer->after);
     } else {
         err(load->loc, "post_processor %s is not known here", type);
     }
@@ -310,21 +321,19 @@ static void add_processor(TokenizerLoad *load, const json_t *j)
 
 /* ---- decoders ------------------------------------------------------------ */
 
-static void add_decoder(TokenizerLoad *load, const json_t *j)
+static void add_decoder(TokenizerLoad *load, JsonValue j)
 {
     const char *type = part_type(j);
     Tokenizer *tokenizer = load->t;
 
     if (!strcmp(type, "Replace")) {
-        tokenizer->space = plain_pattern(j);
-        tokenizer->space = tokenizer->space ? intern(tokenizer->space) : NULL;
+        tokenizer->space = pattern_of(j, "String");
     } else if (!strcmp(type, "Metaspace")) {
-        const char *s = json_string_value(json_object_get(j, "prepend_scheme"));
-        int never = s && !strcmp(s, "never");
+        int never = jv_is(jv_get(j, "prepend_scheme"), "never");
         tokenizer->space = part_text(load, j, "replacement");
         tokenizer->strip = !never && part_flag(j, "add_prefix_space", 1);
     } else if (!strcmp(type, "Strip")) {
-        tokenizer->strip = json_integer_value(json_object_get(j, "start")) > 0;
+        tokenizer->strip = jv_real(jv_get(j, "start")) > 0;
     } else if (strcmp(type, "ByteLevel") && strcmp(type, "ByteFallback") &&
                strcmp(type, "Fuse")) {
         err(load->loc, "decoder %s is not known here", type);
@@ -372,8 +381,8 @@ const char *tokenizer_text(const Tokenizer *tokenizer, int32_t id, size_t *n)
     if (id < 0 || id >= tokenizer->vocab)
         return NULL;
     if (tokenizer->byid && tokenizer->byid[id]) {
-        *n = strlen(tokenizer->byid[id]->content);
-        return tokenizer->byid[id]->content;
+        *n = tokenizer->byid[id]->content.len;
+        return tokenizer->byid[id]->content.s;
     }
     if (id >= tokenizer->bpe.nid || !tokenizer->bpe.text[id])
         return NULL;
@@ -383,9 +392,11 @@ const char *tokenizer_text(const Tokenizer *tokenizer, int32_t id, size_t *n)
 
 int32_t tokenizer_id(const Tokenizer *tokenizer, const char *text)
 {
-    for (size_t i = 0; i < vec_len(tokenizer->added); i++)
-        if (!strcmp(tokenizer->added[i].content, text))
+    for (size_t i = 0; i < vec_len(tokenizer->added); i++) {
+        const Text *s = &tokenizer->added[i].content;
+        if (s->len == strlen(text) && !memcmp(s->s, text, s->len))
             return tokenizer->added[i].id;
+    }
     return bpe_find(&tokenizer->bpe, text, strlen(text));
 }
 
@@ -406,14 +417,15 @@ Tokenizer *tokenizer_bytes(void)
         bpe->len[i] = 1;
         bpe->byte[i] = i;
     }
-    bpe_index(bpe, 0);
+    bpe_index(forever, bpe, 0);
     plain_texts(tokenizer);
     return tokenizer;
 }
 
 Tokenizer *tokenizer_open(const char *path, const Loc *loc)
 {
-    json_error_t e;
+    JsonError e;
+    JsonValue root;
     const uint8_t *s;
     int64_t n;
 
@@ -421,21 +433,21 @@ Tokenizer *tokenizer_open(const char *path, const Loc *loc)
     if (why)
         err(loc, "the tokenizer %s %s", path, why);
     uint64_t hash = XXH3_64bits(s, (size_t)n);
-    json_t *root = json_loadb((const char *)s, (size_t)n, JSON_ALLOW_NUL, &e);
-    munmap((void *)(uintptr_t)s, (size_t)n);
-    if (!root)
-        err(&(Loc){ path, e.line, NULL }, "%s", e.text);
+    if (jv_open((const char *)s, (size_t)n, &root, &e))
+        err(&(Loc){ path, (int)e.line, NULL }, "%s", e.why);
     Tokenizer *t = alloc(forever, sizeof *t);
-    TokenizerLoad l = { .t = t, .root = root, .loc = &(Loc){ path, 0, loc } };
+    TokenizerLoad l = { .t = t, .mem = arena_new() };
+    l.loc = &(Loc){ path, 0, loc };
+    l.part = jv_members(l.mem, root);
     *t = (Tokenizer){ .path = intern(path), .hash = hash };
-    each(&l, json_object_get(root, "normalizer"), "normalizers", add_norm);
-    each(&l, json_object_get(root, "pre_tokenizer"), "pretokenizers", add_cut);
+    each(&l, jv_member(l.part, "normalizer"), "normalizers", add_norm);
+    each(&l, jv_member(l.part, "pre_tokenizer"), "pretokenizers", add_cut);
     vocabulary_read(&l);
     read_added(&l);
-    each(&l, json_object_get(root, "post_processor"), "processors",
-         add_processor);
-    each(&l, json_object_get(root, "decoder"), "decoders", add_decoder);
+    each(&l, jv_member(l.part, "post_processor"), "processors", add_processor);
+    each(&l, jv_member(l.part, "decoder"), "decoders", add_decoder);
     plain_texts(t);
-    json_decref(root);
+    arena_free(l.mem);
+    munmap((void *)(uintptr_t)s, (size_t)n);
     return t;
 }

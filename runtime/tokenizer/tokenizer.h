@@ -2,8 +2,6 @@
 #ifndef PLEAT_TOKENIZER_H
 #define PLEAT_TOKENIZER_H
 
-#include <jansson.h>
-
 #include "../process/process.h"
 
 /* ---- text to tokens ------------------------------------------------------ */
@@ -48,7 +46,7 @@ typedef struct Norm { /* a normalizer: normalizer.c */
 typedef struct Added { /* a token found before all else: added_tokens.c */
     const char *text;
     int len; /* as looked for, normalized if it says so */
-    const char *content;
+    Text content;
     int32_t id;
     int special, lstrip, rstrip, word, normalized;
 } Added;
@@ -134,7 +132,8 @@ void decode(const Tokenizer *tokenizer, const int32_t *id, int64_t n,
 /* bpe.c pretokenizer.c normalizer.c added_tokens.c encode.c, for each other */
 void *enlarge(void *p, size_t bytes); /* realloc, or err() */
 void bytes_add(Bytes *bytes, const char *s, size_t n);
-void bpe_index(Bpe *bpe, int nmerge); /* texts are known: hash them */
+/* Hash the texts, the first of equal ones; room for merges. */
+void bpe_index(Arena *a, Bpe *bpe, int64_t nmerge);
 void bpe_merge(Bpe *bpe, int32_t left, int32_t right, int32_t rank, int32_t id);
 int32_t bpe_find(const Bpe *bpe, const char *s, size_t n); /* -1: none */
 void bpe_word(Encoder *encoder, const char *s, size_t n);
@@ -155,17 +154,19 @@ enum { MAXID = 1 << 24 }; /* far beyond any vocabulary */
 
 typedef struct TokenizerLoad {
     Tokenizer *t;
-    json_t *root, *vocab;
+    Arena *mem;             /* of the load */
+    const JsonMember *part; /* the file's members */
+    Bpe spelled;            /* texts as the file has them, the last one first */
+    int32_t *id;            /* of each; -1: the same text follows */
     const Loc *loc;
     int bytelevel;       /* a ByteLevel pre-tokenizer was met */
     int16_t byteof[324]; /* GPT-2's characters for bytes; -1 */
 } TokenizerLoad;
 
-const char *part_type(const json_t *j);
-const char *part_text(const TokenizerLoad *load, const json_t *j,
-                      const char *key);
-int part_flag(const json_t *j, const char *key, int dflt);
-int32_t vocab_id(const TokenizerLoad *load, const char *s); /* -1: none */
+const char *part_type(JsonValue j);
+const char *part_text(const TokenizerLoad *load, JsonValue j, const char *key);
+int part_flag(JsonValue j, const char *key, int dflt);
+int32_t vocab_id(const TokenizerLoad *load, const char *s, size_t n);
 void vocabulary_read(TokenizerLoad *load);
 
 #endif

@@ -7,37 +7,35 @@
 
 /* ---- JSON ---------------------------------------------------------------- */
 
-const char *part_type(const json_t *j)
+const char *part_type(JsonValue j)
 {
-    const char *s = json_string_value(json_object_get(j, "type"));
+    const char *s = jv_text(forever, jv_get(j, "type"), NULL);
 
     return s ? s : "";
 }
 
-const char *part_text(const TokenizerLoad *load, const json_t *j,
-                      const char *key)
+const char *part_text(const TokenizerLoad *load, JsonValue j, const char *key)
 {
-    const char *s = json_string_value(json_object_get(j, key));
+    const char *s = jv_text(forever, jv_get(j, key), NULL);
 
     if (!s)
-        err(load->loc, "%s: \"%s\" is no text", part_type(j), key);
-    return intern(s);
+        err(load->loc, "%s: \"%s\" is no text without NUL", part_type(j), key);
+    return s;
 }
 
-int part_flag(const json_t *j, const char *key, int dflt)
+int part_flag(JsonValue j, const char *key, int dflt)
 {
-    const json_t *v = json_object_get(j, key);
+    JsonKind kind = jv_kind(jv_get(j, key));
 
-    return json_is_boolean(v) ? json_is_true(v) : dflt;
+    return kind == JSONtrue || kind == JSONfalse ? kind == JSONtrue : dflt;
 }
 
-static int part_set(const json_t *j, const char *key)
+static int part_set(JsonValue j, const char *key)
 {
-    const json_t *v = json_object_get(j, key);
+    JsonValue v = jv_get(j, key);
 
-    return v && !json_is_null(v) &&
-           !(json_is_string(v) && !json_string_length(v)) &&
-           !(json_is_number(v) && json_number_value(v) == 0);
+    return jv_kind(v) > JSONnull && !jv_is(v, "") &&
+           !(jv_kind(v) == JSONnumber && jv_real(v) == 0);
 }
 
 /* ---- tokens -------------------------------------------------------------- */
@@ -55,61 +53,88 @@ static void map_bytes(TokenizerLoad *load)
     }
 }
 
-/* The bytes of a token that is written in those characters; null: it is not. */
-static const char *raw(const TokenizerLoad *load, const char *s, int *n)
+/* A token's bytes to `to`: those that its characters stand for, or its text
+ * where one of them stands for none. Returns how many, at most n. */
+static int put_bytes(const TokenizerLoad *load, const char *s, int n, char *to)
 {
-    size_t len = strlen(s), k = 0;
-    char *out = alloc(forever, len + 1);
+    int at = 0, k = 0;
 
-    for (size_t i = 0; i < len;) {
+    while (load->bytelevel && at < n) {
         int32_t c;
         utf8proc_ssize_t step =
-            utf8proc_iterate((const uint8_t *)s + i, -1, &c);
+            utf8proc_iterate((const uint8_t *)s + at, n - at, &c);
         if (step <= 0 || c >= 324 || load->byteof[c] < 0)
-            return NULL;
-        out[k++] = (char)load->byteof[c];
-        i += (size_t)step;
+            break;
+        to[k++] = (char)load->byteof[c];
+        at += (int)step;
     }
-    *n = (int)k;
-    return out;
+    if (load->bytelevel && at == n)
+        return k;
+    memcpy(to, s, (size_t)n);
+    return n;
+}
+
+/* The texts and numbers of the vocabulary as the file has them. */
+static void read_spelled(TokenizerLoad *load, JsonValue vocab)
+{
+    Bpe *spelled = &load->spelled;
+    int64_t i = jv_count(vocab), id;
+    char *s = alloc(load->mem, vocab.n);
+    JsonValue key, v;
+    size_t n;
+
+    spelled->nid = (int)i;
+    spelled->text = alloc(load->mem, (size_t)(i + 1) * sizeof *spelled->text);
+    spelled->len = alloc(load->mem, (size_t)(i + 1) * sizeof *spelled->len);
+    load->id = alloc(load->mem, (size_t)(i + 1) * sizeof *load->id);
+    for (size_t at = 0; jv_next(vocab, &at, &key, &v); s += n) {
+        const char *why = jv_decode(key, s, &n);
+        if (why || !jv_int(v, &id) || id < 0 || id >= MAXID)
+            err(load->loc, "vocab: the number of %.*s is wrong", (int)key.n,
+                key.s);
+        spelled->text[--i] = s;
+        spelled->len[i] = (int)n;
+        load->id[i] = (int32_t)id;
+    }
+    bpe_index(load->mem, spelled, 0);
 }
 
 static void read_vocab(TokenizerLoad *load)
 {
     Bpe *bpe = &load->t->bpe;
-    const char *s;
-    json_t *v;
+    const Bpe *spelled = &load->spelled;
+    size_t bytes = 0;
 
-    json_object_foreach(load->vocab, s, v)
-    {
-        json_int_t id = json_integer_value(v);
-        if (!json_is_integer(v) || id < 0 || id >= MAXID)
-            err(load->loc, "vocab: the number of '%s' is wrong", s);
-        bpe->nid = bpe->nid > (int)id + 1 ? bpe->nid : (int)id + 1;
+    for (int i = 0; i < spelled->nid; i++) {
+        if (bpe_find(spelled, spelled->text[i], (size_t)spelled->len[i]) != i)
+            load->id[i] = -1;
+        bpe->nid = bpe->nid > load->id[i] ? bpe->nid : load->id[i] + 1;
+        bytes += (size_t)spelled->len[i] + 1;
     }
-    if (!bpe->nid ||
-        bpe->nid > 16 * (int64_t)json_object_size(load->vocab) + 65536)
+    if (!bpe->nid || bpe->nid > 16 * (int64_t)spelled->nid + 65536)
         err(load->loc, "model: no vocab, or one full of holes");
     bpe->text = alloc(forever, (size_t)bpe->nid * sizeof *bpe->text);
     bpe->len = alloc(forever, (size_t)bpe->nid * sizeof *bpe->len);
-    json_object_foreach(load->vocab, s, v)
-    {
-        int id = (int)json_integer_value(v);
+    char *to = alloc(forever, bytes);
+    for (int i = spelled->nid; i-- > 0;) {
+        int id = load->id[i], n = spelled->len[i];
+        if (id < 0)
+            continue;
         if (bpe->text[id])
-            err(load->loc, "vocab: '%s' has the number of another token", s);
-        bpe->text[id] = bpe->bytelevel ? raw(load, s, &bpe->len[id]) : NULL;
-        if (!bpe->text[id]) {
-            bpe->len[id] = (int)strlen(s);
-            bpe->text[id] = strf(forever, "%s", s);
-        }
+            err(load->loc, "vocab: '%.*s' has the number of another token", n,
+                spelled->text[i]);
+        bpe->text[id] = to;
+        bpe->len[id] = put_bytes(load, spelled->text[i], n, to);
+        to += bpe->len[id] + 1;
     }
 }
 
-int32_t vocab_id(const TokenizerLoad *load, const char *s)
+/* -1: the vocabulary has no such token. */
+int32_t vocab_id(const TokenizerLoad *load, const char *s, size_t n)
 {
-    const json_t *v = json_object_get(load->vocab, s);
+    int32_t i = bpe_find(&load->spelled, s, n);
 
-    return v ? (int32_t)json_integer_value(v) : -1;
+    return i < 0 ? -1 : load->id[i];
 }
 
 /* A byte's token, and that of any character: by its text as the file has it,
@@ -123,84 +148,101 @@ static void read_bytes(TokenizerLoad *load, int fallback)
         if (load->byteof[c] >= 0) {
             char s[8] = { 0 };
             utf8proc_encode_char(c, (utf8proc_uint8_t *)s);
-            bpe->byte[load->byteof[c]] = vocab_id(load, s);
+            bpe->byte[load->byteof[c]] = vocab_id(load, s, strlen(s));
         }
     for (int i = 0; fallback && i < NBYTE; i++) {
         char s[8];
         snprintf(s, sizeof s, "<0x%02X>", (unsigned)i);
-        bpe->byte[i] = vocab_id(load, s);
+        bpe->byte[i] = vocab_id(load, s, strlen(s));
     }
 }
 
 /* ---- merges -------------------------------------------------------------- */
 
-static _Noreturn void bad_merge(const TokenizerLoad *load, size_t i,
-                                const char *why)
+/* The two texts of a merge, "a b" or ["a", "b"], to s, one behind the other.
+ * n: their lengths. 0: it is not two texts. */
+static int merge_texts(JsonValue j, char *s, size_t n[2])
 {
-    err(load->loc, "merges: number %zu %s", i + 1, why);
+    JsonValue key, a, b, more;
+    size_t at = 0, all;
+
+    if (jv_kind(j) == JSONarray)
+        return jv_next(j, &at, &key, &a) && jv_next(j, &at, &key, &b) &&
+               !jv_next(j, &at, &key, &more) && !jv_decode(a, s, &n[0]) &&
+               !jv_decode(b, s + n[0], &n[1]);
+    if (jv_decode(j, s, &all))
+        return 0;
+    char *gap = memchr(s, ' ', all);
+    if (!gap)
+        return 0;
+    n[0] = (size_t)(gap - s);
+    n[1] = all - n[0] - 1;
+    memmove(gap, gap + 1, n[1]);
+    return !memchr(gap, ' ', n[1]);
 }
 
-/* The two texts of a merge, "a b" or ["a", "b"], and both as one. */
-static void merge_texts(const TokenizerLoad *load, const json_t *j, size_t i,
-                        Text side[3])
+static void read_merges(TokenizerLoad *load, JsonValue list)
 {
-    const char *s = json_string_value(j), *gap = s ? strchr(s, ' ') : NULL;
-    const char *a = s ? s : json_string_value(json_array_get(j, 0));
-    const char *c = gap ? gap + 1 : json_string_value(json_array_get(j, 1));
+    char *s = alloc(load->mem, list.n);
+    JsonValue key, j;
+    size_t at = 0, n[2];
 
-    if (!a || !c || (s && strchr(c, ' ')) || (!s && json_array_size(j) != 2))
-        bad_merge(load, i, "is not two tokens");
-    side[0].len = side[1].len = side[2].len = 0;
-    putn(&side[0], a, gap ? (size_t)(gap - a) : strlen(a));
-    putn(&side[1], c, strlen(c));
-    putn(&side[2], side[0].s, side[0].len);
-    putn(&side[2], c, strlen(c));
-}
-
-static void read_merges(TokenizerLoad *load, const json_t *list)
-{
-    Text side[3] = { { .arena = forever },
-                     { .arena = forever },
-                     { .arena = forever } };
-    int32_t id[3];
-
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        merge_texts(load, json_array_get(list, i), i, side);
+    for (int32_t i = 0; jv_next(list, &at, &key, &j); i++) {
+        if (!merge_texts(j, s, n))
+            err(load->loc, "merges: number %d is not two tokens", i + 1);
+        const char *text[] = { s, s + n[0], s };
+        size_t len[] = { n[0], n[1], n[0] + n[1] };
+        int32_t id[3];
         for (int k = 0; k < 3; k++)
-            if ((id[k] = vocab_id(load, side[k].s)) < 0)
-                bad_merge(load, i,
-                          strf(forever, "has '%s', which is not in vocab",
-                               side[k].s));
-        bpe_merge(&load->t->bpe, id[0], id[1], (int32_t)i, id[2]);
+            if ((id[k] = vocab_id(load, text[k], len[k])) < 0)
+                err(load->loc,
+                    "merges: number %d has '%.*s', which is not in vocab",
+                    i + 1, (int)len[k], text[k]);
+        bpe_merge(&load->t->bpe, id[0], id[1], i, id[2]);
     }
 }
 
 /* ---- the whole ----------------------------------------------------------- */
 
+/* A member of the model, which is taken out of it: reading the others is then
+ * reading little. */
+static JsonValue take_out(const TokenizerLoad *load, JsonMember **model,
+                          const char *key)
+{
+    JsonValue v = jv_member(*model, key);
+
+    jv_set(load->mem, model, key, (JsonValue){ 0 });
+    return v;
+}
+
 void vocabulary_read(TokenizerLoad *load)
 {
-    const json_t *j = json_object_get(load->root, "model");
-    const json_t *merges = json_object_get(j, "merges");
+    JsonMember *model = jv_members(load->mem, jv_member(load->part, "model"));
+    JsonValue vocab = take_out(load, &model, "vocab");
+    JsonValue merges = take_out(load, &model, "merges");
+    JsonValue j = jv_object(load->mem, model, 0);
     Bpe *bpe = &load->t->bpe;
 
-    load->vocab = json_object_get(j, "vocab");
-    if (strcmp(part_type(j), "BPE") && (*part_type(j) || !merges))
+    if (strcmp(part_type(j), "BPE") && (*part_type(j) || !merges.s))
         err(load->loc, "model %s is not known here: only BPE is", part_type(j));
-    if (!json_is_object(load->vocab) || !json_is_array(merges))
+    if (jv_kind(vocab) != JSONobject || jv_kind(merges) != JSONarray)
         err(load->loc, "model: no vocab or no merges");
     if (part_set(j, "dropout") || part_set(j, "continuing_subword_prefix") ||
         part_set(j, "end_of_word_suffix"))
         err(load->loc, "model: dropout, continuing_subword_prefix and "
                        "end_of_word_suffix are not known here");
     map_bytes(load);
+    read_spelled(load, vocab);
     bpe->bytelevel = load->bytelevel;
     bpe->whole = part_flag(j, "ignore_merges", 0);
     bpe->fuse = part_flag(j, "fuse_unk", 0);
-    bpe->unk = part_set(j, "unk_token")
-                   ? vocab_id(load, part_text(load, j, "unk_token"))
-                   : -1;
+    bpe->unk = -1;
+    if (part_set(j, "unk_token")) {
+        const char *s = part_text(load, j, "unk_token");
+        bpe->unk = vocab_id(load, s, strlen(s));
+    }
     read_vocab(load);
     read_bytes(load, part_flag(j, "byte_fallback", 0));
-    bpe_index(bpe, (int)json_array_size(merges));
+    bpe_index(forever, bpe, jv_count(merges));
     read_merges(load, merges);
 }

@@ -1,5 +1,6 @@
 /* machine.c: which program runs, with which libraries, on which machine: what a
  * run's folder keeps and `--version` prints. A line each, a word before it. */
+#include <jansson.h>
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <sys/utsname.h>

@@ -163,7 +163,7 @@ static void test_refused(void **state)
     refuses("{" BPE "\"merges\":[[\"b\",\"a\"]]}}", "has 'ba', which is not");
     refuses("{" BPE "\"merges\":[],\"dropout\":0.1}}", "dropout");
     refuses("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":-1},\"merges\":[]}}",
-            "the number of 'a' is wrong");
+            "the number of \"a\" is wrong");
     refuses("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":9999999},"
             "\"merges\":[]}}",
             "full of holes");
@@ -174,11 +174,40 @@ static void test_refused(void **state)
     refuses(WITH("\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"}"), "Bert");
     refuses(WITH("\"added_tokens\":[{\"id\":1,\"content\":\"ab\"}]"),
             "'ab' has the wrong number");
+    refuses(WITH("\"added_tokens\":[{\"id\":1}]"), "has no content");
+    refuses(WITH("\"post_processor\":{\"type\":\"TemplateProcessing\","
+                 "\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}]}"),
+            "a token has no number");
+    refuses(SPLIT("(a\\u0000"), "has no pattern");
     refuses(SPLIT("(a"), "pattern '(a': missing");
     refuses(SPLIT("a{1,2}+"), "{..}+");
     refuses(SPLIT("[a&&[^b]]"), "sets inside []");
     refuses(SPLIT("(?m:.)"), "(?m)");
     refuses(SPLIT("\\\\h+"), "\\h");
+}
+
+/* Zero bytes in texts; of equal keys the last one counts. */
+static void test_keys(void **state)
+{
+    Tokenizer *t = tokenizer_of(
+        "{\"added_tokens\":[{\"id\":3,\"content\":\"b\\u0000\"}],\"model\":{"
+        "\"type\":\"BPE\",\"vocab\":{\"a\":7,\"\\u0000\":0,\"a\":1,"
+        "\"a\\u0000\":2,\"\\u0000\":0},\"merges\":[\"a \\u0000\"]}}");
+    size_t n;
+
+    (void)state;
+    assert_string_equal(said, "");
+    assert_int_equal(t->vocab, 4);
+    Encoder *e = encoder_new(t);
+    assert_null(encode(e, "ab\0a\0", 5, 0));
+    assert_int_equal(e->n, 3);
+    assert_true(e->id[0] == 1 && e->id[1] == 3 && e->id[2] == 2);
+    assert_memory_equal(tokenizer_text(t, 2, &n), "a", 2);
+    assert_int_equal(n, 2);
+    assert_memory_equal(tokenizer_text(t, 3, &n), "b", 2);
+    assert_int_equal(n, 2);
+    assert_int_equal(tokenizer_id(t, "b"), -1);
+    encoder_free(e);
 }
 
 static void test_utf8(void **state)
@@ -372,6 +401,7 @@ int main(int argc, char **argv)
         CASE(gpt2), CASE(llama3), CASE(qwen2), CASE(deepseek), CASE(flags),
         CASE(mixtral), CASE(metaspace), cmocka_unit_test(test_newer),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_keys),
         cmocka_unit_test(test_utf8), cmocka_unit_test(test_pair_twice),
         cmocka_unit_test(test_long_word), cmocka_unit_test(test_brackets),
         cmocka_unit_test(test_numeral),
