@@ -90,52 +90,46 @@ static const char *capitalized(Arena *a, const char *s)
 
 /* ---- one line ------------------------------------------------------------ */
 
-static const char *text_of(const json_t *line, const char *key)
-{
-    return json_string_value(json_object_get(line, key));
-}
-
 /* A number, or one as text; -1: neither. */
-static int64_t label_of(const json_t *line)
+static int64_t label_of(Arena *a, JsonValue line)
 {
-    const json_t *j = json_object_get(line, "label");
-    const char *s = json_string_value(j);
+    JsonValue v = jv_get(line, "label");
+    const char *s = jv_text(a, v, NULL);
+    int64_t x;
 
-    if (json_is_integer(j))
-        return json_integer_value(j);
+    if (jv_int(v, &x))
+        return x;
     return s && isdigit((unsigned char)*s) && !s[1] ? *s - '0' : -1;
 }
 
-static const char *context_of(Arena *a, const json_t *line, int *clean)
+static const char *context_of(Arena *a, JsonValue line, int *clean)
 {
-    const char *label = text_of(line, "activity_label");
-    const char *first = text_of(line, "ctx_a"),
-               *second = text_of(line, "ctx_b");
+    const char *label = jv_text(a, jv_get(line, "activity_label"), NULL);
+    const char *first = jv_text(a, jv_get(line, "ctx_a"), NULL);
+    const char *second = jv_text(a, jv_get(line, "ctx_b"), NULL);
 
     *clean = label && first && second;
     if (!*clean)
-        return text_of(line, "ctx");
+        return jv_text(a, jv_get(line, "ctx"), NULL);
     return cleaned(a,
                    strf(a, "%s: %s %s", label, first, capitalized(a, second)));
 }
 
 /* Null, or what is wrong with the line. */
-static const char *take_question(Arena *a, const json_t *line,
-                                 Question *question)
+static const char *take_question(Arena *a, JsonValue line, Question *question)
 {
-    const json_t *endings = json_object_get(line, "endings");
+    JsonValue endings = jv_get(line, "endings"), key, v;
     int clean = 0;
 
     *question = (Question){ .context = context_of(a, line, &clean),
-                            .right = label_of(line) };
+                            .right = label_of(a, line) };
     if (!question->context)
         return "has no \"ctx\" that is a text";
-    question->context = strf(a, "%s", question->context);
-    for (size_t i = 0; i < json_array_size(endings); i++) {
-        const char *s = json_string_value(json_array_get(endings, i));
+    for (size_t at = 0; jv_next(endings, &at, &key, &v);) {
+        const char *s = jv_text(a, v, NULL);
         if (!s)
             return "has an ending that is no text";
-        vec_push(a, question->ending, clean ? cleaned(a, s) : strf(a, "%s", s));
+        vec_push(a, question->ending, clean ? cleaned(a, s) : s);
     }
     if (vec_len(question->ending) < 2)
         return "has no \"endings\", two or more";
@@ -153,10 +147,9 @@ Question *questions_read(Arena *a, const char *path)
     size_t n;
 
     while (!why && (row = rows_next(&rows, &n))) {
-        json_error_t e;
-        json_t *j = json_loadb(row, n, 0, &e);
-        why = j ? take_question(a, j, &q) : strf(a, "%s", e.text);
-        json_decref(j);
+        JsonError e;
+        JsonValue v;
+        why = jv_open(row, n, &v, &e) ? e.why : take_question(a, v, &q);
         if (why)
             err(&(Loc){ path, (int)rows.number, NULL }, "%s", why);
         vec_push(a, all, q);
