@@ -214,22 +214,22 @@ static const char *file_name(Arena *a, int k, int n)
 static int write_weight_map(Arena *a, const OutTensor *tensor, int nfile,
                             const char *to)
 {
-    json_t *map = json_object(), *j = json_object(), *meta = json_object();
+    Text map = { .arena = a };
     int64_t total = 0;
 
     for (size_t i = 0; i < vec_len(tensor); i++) {
         total += st_elems(&tensor[i].st) * tensor[i].st.bytes;
-        json_object_set_new(map, tensor[i].st.name,
-                            json_string(file_name(a, tensor[i].file, nfile)));
+        put(&map, i ? ",\n    " : "    ");
+        put_json(&map, tensor[i].st.name);
+        put(&map, ": \"%s\"", file_name(a, tensor[i].file, nfile));
     }
-    json_object_set_new(meta, "total_size", json_integer(total));
-    json_object_set_new(j, "metadata", meta);
-    json_object_set_new(j, "weight_map", map);
-    char *s = json_dumps(j, JSON_INDENT(2));
-    int bad = !s || file_write(to, s, strlen(s));
-    free(s);
-    json_decref(j);
-    return bad ? ckpt_complain(ckpt_why(forever, "cannot write", to)) : 0;
+    char *s = strf(a,
+                   "{\n  \"metadata\": {\n    \"total_size\": %ld\n  },\n"
+                   "  \"weight_map\": {\n%s\n  }\n}\n",
+                   total, map.s);
+    return file_write(to, s, strlen(s))
+               ? ckpt_complain(ckpt_why(a, "cannot write", to))
+               : 0;
 }
 
 int convert_export(const Plan *p, const char *from, const char *hf, FileType dt,

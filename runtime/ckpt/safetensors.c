@@ -177,35 +177,42 @@ double st_get(FileType dt, const uint8_t *p, int64_t i)
 
 /* ---- reading ------------------------------------------------------------- */
 
-static const char *read_shape(StTensor *tensor, const json_t *shape,
-                              int64_t *elems)
+/* A list of whole numbers, at most n, to x. Returns how many; -1: no such. */
+static int read_list(JsonValue list, int64_t *x, int n)
 {
-    size_t nd = json_array_size(shape);
+    JsonValue key, v;
+    int k = 0;
 
-    if (!json_is_array(shape) || nd > MAXD)
-        return "its shape is not a short list";
+    for (size_t at = 0; jv_next(list, &at, &key, &v); k++)
+        if (k == n || !jv_int(v, &x[k]))
+            return -1;
+    return jv_kind(list) == JSONarray ? k : -1;
+}
+
+static const char *read_shape(StTensor *tensor, JsonValue shape, int64_t *elems)
+{
+    tensor->nd = read_list(shape, tensor->n, MAXD);
+    if (tensor->nd < 0)
+        return "its shape is not a short list of numbers";
     *elems = 1;
-    for (tensor->nd = 0; tensor->nd < (int)nd; tensor->nd++) {
-        const json_t *n = json_array_get(shape, (size_t)tensor->nd);
-        tensor->n[tensor->nd] = json_integer_value(n);
-        if (!json_is_integer(n) || tensor->n[tensor->nd] < 0)
+    for (int d = 0; d < tensor->nd; d++) {
+        if (tensor->n[d] < 0)
             return "its shape is not made of sizes";
-        if (__builtin_mul_overflow(*elems, tensor->n[tensor->nd], elems))
+        if (__builtin_mul_overflow(*elems, tensor->n[d], elems))
             return "its shape is too large";
     }
     return NULL;
 }
 
-static const char *read_offsets(StTensor *tensor, const json_t *off,
+static const char *read_offsets(StTensor *tensor, JsonValue offsets,
                                 int64_t elems, int64_t avail)
 {
-    const json_t *b = json_array_get(off, 0), *e = json_array_get(off, 1);
-    int64_t bytes;
+    int64_t bytes, at[2];
 
-    if (json_array_size(off) != 2 || !json_is_integer(b) || !json_is_integer(e))
+    if (read_list(offsets, at, 2) != 2)
         return "its data_offsets are not two numbers";
-    tensor->begin = json_integer_value(b);
-    tensor->end = json_integer_value(e);
+    tensor->begin = at[0];
+    tensor->end = at[1];
     if (tensor->begin < 0 || tensor->end < tensor->begin || tensor->end > avail)
         return "its data lies outside the file (cut off?)";
     if (__builtin_mul_overflow(elems, (int64_t)tensor->bytes, &bytes) ||
@@ -214,22 +221,23 @@ static const char *read_offsets(StTensor *tensor, const json_t *off,
     return NULL;
 }
 
-static const char *read_tensor(Arena *a, StTensor *tensor, const char *name,
-                               const json_t *v, int64_t avail)
+static const char *read_tensor(Arena *a, StTensor *tensor, JsonValue v,
+                               int64_t avail)
 {
-    const char *dt = json_string_value(json_object_get(v, "dtype"));
+    static const char *const key[] = { "dtype", "shape", "data_offsets" };
+    JsonValue field[3];
     int64_t elems;
 
+    jv_fields(v, key, 3, field);
+    const char *dt = jv_text(a, field[0], NULL);
     tensor->dt = dt ? type_named(dt) : FTnone;
+    if (jv_count(v) > 3)
+        return "it has more than dtype, shape and data_offsets";
     if (!tensor->dt)
         return "its dtype is not known";
-    tensor->name = strf(a, "%s", name);
     tensor->bytes = st_bytes(tensor->dt);
-    const char *why = read_shape(tensor, json_object_get(v, "shape"), &elems);
-    if (why)
-        return why;
-    return read_offsets(tensor, json_object_get(v, "data_offsets"), elems,
-                        avail);
+    const char *why = read_shape(tensor, field[1], &elems);
+    return why ? why : read_offsets(tensor, field[2], elems, avail);
 }
 
 static int by_offset(const void *a, const void *b)
@@ -259,35 +267,53 @@ static const char *check_tiling(Arena *a, const StFile *file, int64_t avail)
     return at == avail ? NULL : "bytes follow the last tensor";
 }
 
-static const char *read_header(Arena *a, StFile *file, json_t *head,
+/* "axes <name>" of __metadata__ to the tensors. */
+static void read_axes(Arena *a, StFile *file, JsonValue meta)
+{
+    JsonValue key, v;
+
+    for (size_t at = 0; jv_next(meta, &at, &key, &v);) {
+        const char *name = jv_text(a, key, NULL);
+        int is = name && !strncmp(name, "axes ", 5);
+        StTensor *t = is ? st_find(file, name + 5) : NULL;
+        if (t)
+            t->axes = jv_text(a, v, NULL);
+    }
+}
+
+static const char *read_header(Arena *a, StFile *file, JsonValue head,
                                int64_t avail)
 {
-    const char *name;
-    json_t *v;
-    const json_t *meta = json_object_get(head, "__metadata__");
+    JsonValue key, v, meta = { 0 };
 
-    file->t = alloc(a, (json_object_size(head) + 1) * sizeof *file->t);
-    json_object_foreach(head, name, v)
-    {
-        if (v == meta)
+    file->t = alloc(a, ((size_t)jv_count(head) + 1) * sizeof *file->t);
+    for (size_t at = 0; jv_next(head, &at, &key, &v);) {
+        StTensor *t = &file->t[file->n];
+        if (jv_is(key, "__metadata__")) {
+            meta = v;
             continue;
-        StTensor *t = &file->t[file->n++];
-        const char *why = read_tensor(a, t, name, v, avail);
+        }
+        t->name = jv_text(a, key, NULL);
+        const char *why = t->name ? read_tensor(a, t, v, avail)
+                                  : "its name is no text without NUL";
         if (why)
-            return strf(a, "tensor '%s': %s", name, why);
-        const char *axes =
-            json_string_value(json_object_get(meta, strf(a, "axes %s", name)));
-        t->axes = axes ? strf(a, "%s", axes) : NULL;
+            return strf(a, "tensor %.*s: %s", (int)key.n, key.s, why);
+        file->n++;
     }
     const char *why = check_tiling(a, file, avail);
     qsort(file->t, (size_t)file->n, sizeof *file->t, by_name);
+    for (int i = 1; i < file->n; i++)
+        if (!by_name(&file->t[i - 1], &file->t[i]))
+            return strf(a, "two tensors are named '%s'", file->t[i].name);
+    read_axes(a, file, meta);
     return why;
 }
 
 static const char *read_file(Arena *a, StFile *file)
 {
     uint64_t n = 0;
-    json_error_t e;
+    JsonValue head;
+    JsonError e;
 
     if (file->size < 10)
         return "too short";
@@ -297,17 +323,10 @@ static const char *read_file(Arena *a, StFile *file)
         return "its header is longer than the file";
     if (file->map[8] != '{')
         return "its header is not JSON";
-    json_t *head =
-        json_loadb((const char *)file->map + 8, n, JSON_REJECT_DUPLICATES, &e);
-    if (!head)
-        return strf(a, "its header: %s", e.text);
+    if (jv_open((const char *)file->map + 8, n, &head, &e))
+        return strf(a, "its header: %s", e.why);
     file->data = file->map + 8 + n;
-    const char *why =
-        json_is_object(head)
-            ? read_header(a, file, head, file->size - 8 - (int64_t)n)
-            : "its header is not an object";
-    json_decref(head);
-    return why;
+    return read_header(a, file, head, file->size - 8 - (int64_t)n);
 }
 
 const char *st_open(Arena *a, const char *path, StFile **out)
