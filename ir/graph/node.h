@@ -152,17 +152,17 @@ extern const char *const initkinds[NINIT];
  * other kind's is Ostate; node->s is the path. */
 typedef struct Param {
     const char *path; /* "layers.0.moe.w1", "optim.m.<path>" */
-    TensorKind kind;  /* up to v */
+    TensorKind kind;  /* up to moment */
     Dtype dt;         /* `real` until precision */
     int nd;
     Dim dim[MAXD];
     InitKind init;
     double arg;         /* std, half width, value */
-    const char *of;     /* master, m, v: of this parameter; null: of all
+    const char *of;     /* master, moment: of this parameter; null: of all
                                      of a bucket */
     Axis *expert;       /* on the expert grid: its axis over ep. Set
                                      by fold for all programs; null: dense */
-    const char *bucket; /* ZeRO: a member of it, or its master, m, v;
+    const char *bucket; /* ZeRO: a member of it, or its master, moment;
                                      null: none (passes/training/bucket.c) */
     int64_t at;         /* member: its first element there */
     double before;      /* of the optimizer: share of its stage's

@@ -255,7 +255,7 @@ static void read_item(GraphReader *reader)
 {
     Lex *lex = &reader->x;
 
-    for (int i = TKparam; i <= TKv; i++)
+    for (int i = TKparam; i <= TKmoment; i++)
         if (lex_take(lex, tensor_kinds[i].name)) {
             read_param(reader, (TensorKind)i);
             return;

@@ -75,6 +75,19 @@ int role_tensor(const Role *role, const char *name)
     return -1;
 }
 
+int kind_prefix(TensorKind kind, const char *name)
+{
+    const char *prefix = tensor_kinds[kind].prefix, *end;
+    size_t n = strlen(prefix);
+
+    if (strncmp(name, prefix, n))
+        return -1;
+    if (kind != TKmoment)
+        return (int)n;
+    end = strchr(name + n, '.');
+    return end ? (int)(end + 1 - name) : -1;
+}
+
 const Tensor *tensor_companion(const Role *role, const Tensor *of,
                                TensorKind kind)
 {

@@ -41,13 +41,16 @@ typedef struct TensorInfo {
     const char *prefix; /* of its name */
 } TensorInfo;
 extern const TensorInfo tensor_kinds[NTENSORKIND];
+/* Characters before the parameter or bucket in the name of what is of a kind:
+ * of "optim.m.w", a moment, 8; -1: no name of that kind. */
+int kind_prefix(TensorKind kind, const char *name);
 #define HISTORYPREFIX "fp8." /* of names of histories */
 enum {
     PARAMETERS = 1 << TKparam | 1 << TKnumbers, /* sets, for tensor_is */
     MODELTENSORS = PARAMETERS | 1 << TKstate | 1 << TKhistory,
     COPIEDTENSORS = 1 << TKcopy | 1 << TKcopied,
     MASTERS = 1 << TKmaster | 1 << TKremainder,
-    MOMENTS = 1 << TKm | 1 << TKv,
+    MOMENTS = 1 << TKmoment,
     COMPANIONS = 1 << TKscales | MASTERS | MOMENTS /* kept beside one */
 };
 

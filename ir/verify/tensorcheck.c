@@ -270,11 +270,20 @@ static const char *output_wrong(const PlanCheck *check, const Tensor *tensor)
     return !own && law(Loutput_name) ? "lies in the buffer of another" : NULL;
 }
 
-/* Under which files know it. */
-static const char *own_name(const PlanCheck *check, const Tensor *tensor)
+/* Is its name, which files know it by, that of its kind and parameter? */
+static int has_own_name(const PlanCheck *check, const Tensor *tensor)
 {
-    return strf(check->arena, "%s%s", kind_of(tensor)->prefix,
-                check->r->tensor[tensor->of].name);
+    int n = kind_prefix(tensor->kind, tensor->name);
+
+    return n >= 0 &&
+           !strcmp(tensor->name + n, check->r->tensor[tensor->of].name);
+}
+
+static int same_prefix(const Tensor *tensor, const char *bucket)
+{
+    int n = kind_prefix(tensor->kind, tensor->name);
+
+    return n < 0 || !strncmp(bucket, tensor->name, (size_t)n);
 }
 
 static const char *buffer_wrong(const PlanCheck *check, const Tensor *tensor)
@@ -291,16 +300,15 @@ static const char *buffer_wrong(const PlanCheck *check, const Tensor *tensor)
         return output_wrong(check, tensor);
     if ((b->cls != info->cls || b->prog >= 0) && law(Ltensor_class))
         return "lies in a buffer of another class";
-    if (tensor_is(tensor, COMPANIONS) &&
-        strcmp(tensor->name, own_name(check, tensor)) && law(Ltensor_prefix))
+    if (tensor_is(tensor, COMPANIONS) && !has_own_name(check, tensor) &&
+        law(Ltensor_prefix))
         return "has not the name of its kind and parameter";
     if (!tensor->run)
         return (tensor->at || strcmp(b->name, tensor->name) != 0) &&
                        law(Ltensor_own)
                    ? "lies in the buffer of another"
                    : NULL;
-    return strncmp(b->name, info->prefix, strlen(info->prefix)) != 0 &&
-                   law(Lbucket_kind)
+    return !same_prefix(tensor, b->name) && law(Lbucket_kind)
                ? "lies in the bucket of another kind"
                : NULL;
 }
@@ -365,9 +373,9 @@ static int same_place(const Tensor *x, const Tensor *y)
 /* The name of its buffer, behind that of its kind. */
 static const char *bucket_of(const PlanCheck *check, const Tensor *tensor)
 {
-    const char *name = check->r->buf[tensor->buf].name,
-               *kind = kind_of(tensor)->prefix;
-    return name + (strncmp(name, kind, strlen(kind)) ? 0 : strlen(kind));
+    const char *name = check->r->buf[tensor->buf].name;
+    int n = kind_prefix(tensor->kind, name);
+    return name + (n < 0 ? 0 : n);
 }
 
 static int same_bucket(const PlanCheck *check, const Tensor *a,
@@ -376,61 +384,75 @@ static int same_bucket(const PlanCheck *check, const Tensor *a,
     return !a->run || !strcmp(bucket_of(check, a), bucket_of(check, tensor));
 }
 
-/* What the optimizer keeps of a parameter, in the order of tensors.def. */
-enum { MASTER, REMAINDER, M, V, NKEPT };
+/* What the optimizer keeps of a parameter; null: nothing. */
 typedef struct KeptTensors {
-    const Tensor *of[NKEPT]; /* null: there is none */
+    const Tensor *first, *master, *remainder, *moment; /* one of the moments */
 } KeptTensors;
 
-static const char *moments_wrong(const PlanCheck *check, const Tensor *tensor,
-                                 const Tensor *const *of)
+/* One of the tensors kept beside a parameter, of which first is one. */
+static const char *companion_wrong(const PlanCheck *check, const Tensor *tensor,
+                                   const Tensor *kept, const Tensor *first)
 {
-    const Tensor *first = NULL;
-    for (int i = 0; i < NKEPT; i++) {
-        if (of[i] && !same_axes(tensor, of[i]) && law(Lmoment_axes))
-            return "has other axes or pieces than its moments";
-        if (of[i] && first && !same_place(of[i], first) && law(Lmoment_place))
-            return "has moments in different parts of their buckets";
-        if (of[i] && first && !same_bucket(check, of[i], first) &&
-            law(Lmoment_bucket))
-            return "has moments in different buckets";
-        first = first ? first : of[i];
-    }
+    if (!same_axes(tensor, kept) && law(Lmoment_axes))
+        return "has other axes or pieces than its moments";
+    if (!same_place(kept, first) && law(Lmoment_place))
+        return "has moments in different parts of their buckets";
+    if (!same_bucket(check, kept, first) && law(Lmoment_bucket))
+        return "has moments in different buckets";
+    return NULL;
+}
+
+static const char *parameter_wrong(const PlanCheck *check, const Tensor *tensor,
+                                   const KeptTensors *kept)
+{
+    const Tensor *first = kept->first, *left = kept->remainder;
+
     if (first && tensor->run && !same_place(tensor, first) &&
         law(Lmoment_shards))
         return "has moments in other parts of their buckets";
     if (first && !same_bucket(check, tensor, first) && law(Lmoment_bucket))
         return "has moments in another bucket";
-    if (!of[M] != !of[V] && law(Lmoment_pair))
-        return "has one moment";
-    const Tensor *left = of[REMAINDER];
     if (left &&
-        (of[MASTER] || tensor->dt != Dbf16 || left->dt != Di16 ||
+        (kept->master || tensor->dt != Dbf16 || left->dt != Di16 ||
          tensor->run != left->run) &&
         law(Lmoment_remainder))
         return "is not half of a master";
-    int needs = tensor->kind == TKnumbers || (of[M] && tensor->dt == Dbf16);
-    return needs && !of[MASTER] && !left && law(Lmoment_master)
+    int needs =
+        tensor->kind == TKnumbers || (kept->moment && tensor->dt == Dbf16);
+    return needs && !kept->master && !left && law(Lmoment_master)
                ? "has no master"
                : NULL;
+}
+
+static void keep_tensor(KeptTensors *kept, const Tensor *tensor)
+{
+    const Tensor **of = tensor->kind == TKmaster      ? &kept->master
+                        : tensor->kind == TKremainder ? &kept->remainder
+                                                      : &kept->moment;
+
+    *of = tensor;
+    kept->first = kept->first ? kept->first : tensor;
 }
 
 static const char *families_wrong(const PlanCheck *check)
 {
     const Role *role = check->r;
+    const char *why = NULL;
     KeptTensors *kept =
         alloc(check->arena, ((size_t)role->ntensor + 1) * sizeof *kept);
+
     for (int i = 0; i < role->ntensor; i++) {
-        const Tensor *t = &role->tensor[i];
-        if (tensor_is(t, MASTERS | MOMENTS))
-            kept[t->of].of[t->kind - TKmaster] = t;
+        const Tensor *t = &role->tensor[i], *of = &role->tensor[t->of];
+        if (!tensor_is(t, MASTERS | MOMENTS))
+            continue;
+        keep_tensor(&kept[t->of], t);
+        if ((why = companion_wrong(check, of, t, kept[t->of].first)))
+            return wrong(check, of, why);
     }
     for (int i = 0; i < role->ntensor; i++) {
         const Tensor *t = &role->tensor[i];
-        const char *why = tensor_is(t, PARAMETERS)
-                              ? moments_wrong(check, t, kept[i].of)
-                              : NULL;
-        if (why)
+        if (tensor_is(t, PARAMETERS) &&
+            (why = parameter_wrong(check, t, &kept[i])))
             return wrong(check, t, why);
     }
     return NULL;

@@ -101,8 +101,9 @@ static void add_member(Emit *emit, Graph *g, const Node *bucket,
 
     memcpy(n.dim, p->dim, sizeof n.dim);
     n.sh = param_type(g, p);
-    const char *prefix = tensor_kinds[of->kind].prefix;
-    const char *name = intern(strf(emit->arena, "%s%s", prefix, p->path));
+    const char *name =
+        intern(strf(emit->arena, "%.*s%s", kind_prefix(of->kind, of->path),
+                    of->path, p->path));
     int copy = of->kind == TKparam && p->copy;
     add_tensor(emit, g, &n, name, copy ? TKcopy : of->kind, p->path, buf);
     Tensor *tensor = &emit->now->tensor[last];

@@ -170,7 +170,8 @@ static void set_start(Param *param, const Bucket *bucket)
 }
 
 /* A value of the optimizer beside a bucket's parameters. */
-static Node *companion(TrainStep *step, const Bucket *bucket, TensorKind kind)
+static Node *companion(TrainStep *step, const Bucket *bucket, TensorKind kind,
+                       const char *state)
 {
     Graph *g = step->g;
     Param *q = alloc(g->arena, sizeof *q);
@@ -179,8 +180,8 @@ static Node *companion(TrainStep *step, const Bucket *bucket, TensorKind kind)
     *q = *bucket->param[0];
     q->kind = kind;
     q->dt = companion_dtype(g, kind);
-    q->path =
-        intern(strf(g->arena, "%s%s", tensor_kinds[kind].prefix, bucket->name));
+    q->path = intern(strf(g->arena, "%s%s%s", tensor_kinds[kind].prefix, state,
+                          bucket->name));
     set_start(q, bucket);
     vec_push(g->arena, g->param, q);
     n->at.state.path = q->path;
@@ -289,8 +290,9 @@ static void write_halves(TrainStep *step, Node *p, Node *remainder,
 
 static void optimize_halves(TrainStep *step, const Bucket *bucket)
 {
-    Node *m = companion(step, bucket, TKm), *v = companion(step, bucket, TKv);
-    Node *p = bucket->node[0], *left = companion(step, bucket, TKremainder);
+    Node *m = companion(step, bucket, TKmoment, "m."),
+         *v = companion(step, bucket, TKmoment, "v.");
+    Node *p = bucket->node[0], *left = companion(step, bucket, TKremainder, "");
     Node *w = post_op2(step, Ojoin_bf16, high(step, p), high(step, left));
     Node *w1 = adamw(step, w, bucket->sum, m, v, decay(step, bucket->param[0]));
 
@@ -301,11 +303,12 @@ static void optimize_halves(TrainStep *step, const Bucket *bucket)
 static void optimize_bucket(TrainStep *step, const Bucket *bucket)
 {
     int low = opts_dtype(step->g->opts) == Dbf16;
-    Node *m = companion(step, bucket, TKm), *v = companion(step, bucket, TKv);
+    Node *m = companion(step, bucket, TKmoment, "m."),
+         *v = companion(step, bucket, TKmoment, "v.");
     Node *old = bucket->shards        ? bucket->node[0]
                 : bucket->flat && low ? NULL
                                       : packed(step, bucket, bucket->node);
-    Node *w = low ? companion(step, bucket, TKmaster) : high(step, old);
+    Node *w = low ? companion(step, bucket, TKmaster, "") : high(step, old);
     Node *w1 = adamw(step, w, bucket->sum, m, v, decay(step, bucket->param[0]));
 
     if (low)

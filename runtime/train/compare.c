@@ -62,7 +62,8 @@ static void read_moments(Exec *x, Course *course)
         const Role *role = exec_role(x, r);
         for (int i = 0; i < role->ntensor; i++) {
             const Tensor *t = &role->tensor[i];
-            if (t->kind != TKm || !tensor_owner(x->plan->mesh, t, r))
+            if (!tensor_is(t, MOMENTS) || strncmp(t->name, "optim.m.", 8) ||
+                !tensor_owner(x->plan->mesh, t, r))
                 continue;
             HeldMoment m = { t, r, 0, NULL };
             m.v = alloc(forever, (size_t)(tensor_held(t) + 1) * sizeof *m.v);

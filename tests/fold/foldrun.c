@@ -168,6 +168,8 @@ static void read_values(Exec *x, Trained *w, unsigned kinds, int grad)
     const Tensor **t = fold_tensors(x->plan, kinds);
 
     for (size_t i = 0; i < vec_len(t); i++) {
+        if (grad && strncmp(t[i]->name, "optim.m.", 8))
+            continue;
         Found v = { t[i], t[i]->name, grad, 0, NULL };
         v.v = fold_read(x, v.name, &v.n);
         vec_push(forever, w->value, v);
@@ -187,7 +189,7 @@ Trained fold_train(Plan *p, int steps)
         w.loss[t] = exec_result(x, RESULTloss);
         w.norm[t] = exec_result(x, RESULTgrad_norm);
         if (t == 0)
-            read_values(x, &w, 1 << TKm, 1);
+            read_values(x, &w, MOMENTS, 1);
     }
     read_values(x, &w, 1 << TKstate | 1 << TKhistory, 0);
     exec_close(x);

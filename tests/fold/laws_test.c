@@ -270,15 +270,6 @@ static int member_less(Mutant *m)
     return tensor_less(r, "optim.m.head") + tensor_less(r, "optim.v.head") == 2;
 }
 
-/* A bucket's last member that ends where a block of the bucket does. */
-static int moment_less(Mutant *m)
-{
-    int n = 0;
-    for (int i = 0; i < m->p->nrole; i++)
-        n += tensor_less(&m->p->role[i], "optim.m.layers.3.moe.gate");
-    return n > 0;
-}
-
 /* Its number. */
 static int add_shape(Mutant *m, const ValueShape *x)
 {
@@ -632,7 +623,6 @@ static const Row rows[] = {
     { Lsecond_of, BARE + MIX, "tensor second: none", NULL },
     { Ltensor_once, BARE + MIX, "tensor name @ tokens = labels", NULL },
     { Ltensor_prefix, SHARDS, "tensor name @ optim.m.embed = optim.m.none", NULL },
-    { Lmoment_pair, TIED, "a moment less", moment_less },
     { Lmoment_owner, SHARDS, "tensor of @ optim.m.embed = 100000000", NULL },
     { Lmoment_shards, SHARDS, "tensor at @ layers.1.moe.w1 = 6144; tensor at @ layers.1.moe.w3 = 0", NULL },
     { Lmoment_bucket, SHARDS, "tensor buf: swap", NULL },

@@ -131,9 +131,11 @@ static void fill_bucket(const Mesh *m, Tensor *t, int64_t ranks, uint32_t over)
     zig[0].start.k[tp] = 3;
     zig[1].start.k[tp] = -3;
     for (int i = 0; i < 3; i++)
-        t[i] = (Tensor){
-            .name = &"abc"[i], .kind = TKm, .dt = Df64, .nd = 2, .shard = over
-        };
+        t[i] = (Tensor){ .name = &"abc"[i],
+                         .kind = TKmoment,
+                         .dt = Df64,
+                         .nd = 2,
+                         .shard = over };
     t[0].dim[0] = dim("rows", 5, tp, 3);
     t[0].dim[1] = dim("columns", 7, -1, 7);
     t[1].nd = 1;
@@ -173,7 +175,7 @@ static void test_runs_may_be_empty(void **state)
 {
     Mesh *m = mesh();
     Tensor t = { .name = "b",
-                 .kind = TKm,
+                 .kind = TKmoment,
                  .dt = Df64,
                  .nd = 1,
                  .run = 1,

@@ -50,7 +50,7 @@ static const char everything[] =
     "  param w            normal 0.02            f32  [hidden ffn]         "
     "!m.lua:7 <m.lua:9\n"
     "  param e            uniform 0.1 expert=expert  f32  [expert hidden ffn]\n"
-    "  m optim.m.w        const 0                f32  [hidden ffn]\n"
+    "  moment optim.m.w   const 0                f32  [hidden ffn]\n"
     "  master optim.w     copy 0 of=w            f32  [hidden ffn]\n"
     "  hf \"model.{i}.w\" w expert=-1 ( hidden 16 0 16 ) ( ffn 32 0 32 \"\" 2 "
     "1 1 )"

@@ -316,7 +316,7 @@ static void add_tensors(Make *k)
     int64_t rows = TINYVOCAB / k->dp;
     RankAffine shard = along_dp(k->p, rows);
     static const char *const sharded[] = { "optim.master.w", "optim.m.w" };
-    static const TensorKind kinds[] = { TKmaster, TKm };
+    static const TensorKind kinds[] = { TKmaster, TKmoment };
     static const char *const inputs[] = { "tokens", "labels" };
     Tensor *t = add_tensor(k, "w", TKparam, W);
 

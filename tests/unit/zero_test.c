@@ -272,6 +272,11 @@ static double least_bytes(const Plan *p)
     return sum;
 }
 
+static int is_first_moment(const Tensor *t)
+{
+    return !strncmp(t->name, "optim.m.", 8);
+}
+
 static Seen buckets(const char *model, const char *keys)
 {
     Plan *p = plan(model, keys);
@@ -281,8 +286,8 @@ static Seen buckets(const char *model, const char *keys)
     for (int i = 0; i < p->role->ntensor; i++) {
         const Tensor *t = &p->role->tensor[i];
         params += t->kind == TKparam;
-        v += t->kind == TKv;
-        if (tensor_is(t, 1 << TKm | MASTERS)) {
+        v += !strncmp(t->name, "optim.v.", 8);
+        if (is_first_moment(t) || tensor_is(t, MASTERS)) {
             in_bucket(p, t, &s);
             apart(p->role, t);
         }
@@ -319,7 +324,7 @@ static double gradients_need(const Plan *p)
 
     for (int i = 0; i < p->role->ntensor; i++) {
         const Tensor *t = &p->role->tensor[i];
-        if (t->kind != TKm || (t->run && seen[t->buf]++))
+        if (!is_first_moment(t) || (t->run && seen[t->buf]++))
             continue;
         sum += 4 * (double)(t->run ? t->run * mesh_extent(p->mesh, t->shard)
                                    : part(t));
