@@ -230,7 +230,10 @@ int cmd_logits(Args *a), cmd_help(Args *a);
 int cmd_compare(Args *a), cmd_watch(Args *a);
 /* Of "key=value ..." those that opts does not have. */
 void set_keys(Opts *opts, const char *keys);
-void write_all(const char *path, const char *s, size_t n);
+/* err() where an output would replace a file of another kind, or one that the
+ * command line names; path may be null. */
+void need_output(const Args *args, const char *path, OutputKind kind);
+void write_all(const char *path, OutputKind kind, const char *s, size_t n);
 const char *model_template(const char *name); /* new.c: one of models/ */
 /* It, and what editors need beside it; err() where a file is there already. */
 void write_model(const char *to, const char *text);

@@ -258,24 +258,6 @@ static double cores_speed(void)
     return speed;
 }
 
-static const char heading[] = "# pleat bench --calibrate";
-
-/* What is not an earlier calibration's would be lost. */
-static void need_own(const char *path)
-{
-    struct stat st;
-    size_t n;
-
-    if (stat(path, &st) || !S_ISREG(st.st_mode))
-        return;
-    const char *old = file_read(forever, path, &n);
-    if (old && n && strncmp(old, heading, sizeof heading - 1))
-        err(NULL,
-            "bench --calibrate: %s is there and no calibration wrote it "
-            "(its first line is not '%s')",
-            path, heading);
-}
-
 static char *machine_text(Calibration *calibration)
 {
     Text out = { .arena = forever };
@@ -285,8 +267,8 @@ static char *machine_text(Calibration *calibration)
 
     if (memory->size > 0)
         calibration->before.points[SPEEDmemory] = memory;
-    put(&out, "%s\nchip %s\ndevice %s\n", heading, nearest_machine(calibration),
-        calibration->chip);
+    put(&out, "%s\nchip %s\ndevice %s\n", output_start(OUTmachine),
+        nearest_machine(calibration), calibration->chip);
     put(&out, "launch %.3g measured\n", launch);
     if (vec_len(calibration->hop))
         put(&out, "hop %.3g measured\n", hop);
@@ -334,7 +316,7 @@ int calibrate(Args *args)
     Calibration c = { .keys = args->keys };
 
     launch_errors();
-    need_own(args->calibrate);
+    need_output(args, args->calibrate, OUTmachine);
     take_launch(c.keys, c.keys);
     if (!opts_str(c.keys, "target"))
         opts_set(c.keys, "target", device_here()->name, NULL);
@@ -352,7 +334,7 @@ int calibrate(Args *args)
     if (!first)
         return 0;
     const char *text = machine_text(&c);
-    write_all(args->calibrate, text, strlen(text));
+    write_all(args->calibrate, OUTmachine, text, strlen(text));
     printf("%s: %zu instructions on %s measured; cluster=%s plans by it\n",
            args->calibrate, vec_len(c.sample), c.chip, args->calibrate);
     return 0;

@@ -5,9 +5,22 @@
 
 /* ---- files --------------------------------------------------------------- */
 
-void write_all(const char *path, const char *s, size_t n)
+void need_output(const Args *args, const char *path, OutputKind kind)
 {
-    if (file_replace(path, s, n))
+    const char **input = NULL, *key, *value, *word; /* input: vec */
+
+    for (size_t i = 0; i < vec_len(args->word); i++)
+        vec_push(forever, input, args->word[i]);
+    for (int i = 0; opts_each(args->keys, i, &key, &value); i++)
+        while ((word = next_word(&value, " ")))
+            vec_push(forever, input, word);
+    if (path)
+        output_need(path, kind, input, vec_len(input));
+}
+
+void write_all(const char *path, OutputKind kind, const char *s, size_t n)
+{
+    if (file_replace(path, kind, s, n))
         err(NULL, "cannot write %s: %s", path, strerror(errno));
 }
 
@@ -80,12 +93,13 @@ static void write_graphs(const char *path, const Text *graphs)
     Text out = { .arena = forever };
 
     put(&out,
-        "digraph pleat {\n  graph [fontname=\"Helvetica\", fontsize=12];\n"
+        "%s\n  graph [fontname=\"Helvetica\", fontsize=12];\n"
         "  node [fontname=\"Helvetica\", fontsize=10, shape=box];\n"
-        "  edge [fontname=\"Helvetica\", fontsize=8];\n");
+        "  edge [fontname=\"Helvetica\", fontsize=8];\n",
+        output_start(OUTgraphs));
     putn(&out, graphs->s ? graphs->s : "", graphs->len);
     put(&out, "}\n");
-    write_all(path, out.s, out.len);
+    write_all(path, OUTgraphs, out.s, out.len);
 }
 
 static ProgramKind program_of(const char *name, ProgramKind usual)
@@ -176,6 +190,7 @@ static int check(Args *args)
 
 int cmd_check(Args *args)
 {
+    need_output(args, args->dot, OUTgraphs);
     return args->json ? check_as_json(check, args) : check(args);
 }
 
@@ -199,13 +214,15 @@ static int compile_job(void *arg, FILE *out)
     if (!p)
         return 0;
     char *s = plan_print(forever, p, &n);
-    write_all(plan_name(args), s, n);
+    write_all(plan_name(args), OUTplan, s, n);
     report_line(out, plan_name(args), p);
     return 0;
 }
 
 int cmd_compile(Args *args)
 {
+    need_output(args, args->dot, OUTgraphs);
+    need_output(args, args->stop ? NULL : plan_name(args), OUTplan);
     return guarded(compile_job, args, NULL);
 }
 
@@ -225,7 +242,7 @@ static void show_schedule(const Args *args, const Plan *p)
 
     if (args->csv) {
         char *table = schedule_print(forever, s);
-        write_all(args->csv, table, strlen(table));
+        write_all(args->csv, OUTschedule, table, strlen(table));
     }
     if (args->schedule)
         fputs(draw_schedule(s), stdout);
@@ -244,6 +261,10 @@ int cmd_show(Args *args)
 {
     size_t n;
 
+    need_output(args, args->html, OUTpage);
+    need_output(args, args->trace, OUTtrace);
+    need_output(args, args->snapshot, OUTsnapshot);
+    need_output(args, args->csv, OUTschedule);
     if (args->fold)
         return guarded(fold_job, args, NULL);
     const char *key, *value;
@@ -258,11 +279,11 @@ int cmd_show(Args *args)
         show_page(args, p);
     if (args->trace) {
         char *events = draw_time(p, &n);
-        write_all(args->trace, events, n);
+        write_all(args->trace, OUTtrace, events, n);
     }
     if (args->snapshot) {
         char *snapshot = draw_snapshot(p, &n);
-        write_all(args->snapshot, snapshot, n);
+        write_all(args->snapshot, OUTsnapshot, snapshot, n);
     }
     if (args->schedule || args->csv)
         show_schedule(args, p);

@@ -82,7 +82,7 @@ static void write_new(const char *path, const char *text)
 {
     if (exists(path))
         return;
-    write_all(path, text, strlen(text));
+    write_all(path, OUTown, text, strlen(text));
     printf("wrote %s\n", path);
 }
 

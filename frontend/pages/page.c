@@ -443,7 +443,7 @@ void write_page(const char *path, const char *json)
     Text out = { .arena = forever };
 
     put(&out, "%s%s</script>\n</body></html>\n", page_html, json);
-    write_all(path, out.s, out.len);
+    write_all(path, OUTpage, out.s, out.len);
 }
 
 void draw_plans(const char *path, const Plan *const *p, char *const *word,

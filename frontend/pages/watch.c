@@ -163,6 +163,8 @@ int cmd_watch(Args *args)
         args->out ? args->out : strf(forever, "%s/watch.html", args->file);
     struct timespec pause = { .tv_sec =
                                   args->every < 1 ? 1 : (time_t)args->every };
+
+    need_output(args, path, OUTpage);
     int more = write_run(args, path);
 
     printf("%s\n", path);

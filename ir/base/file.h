@@ -30,6 +30,18 @@ char *file_folder(Arena *a, const char *path); /* that has path's name */
 
 /* ---- output.c: the only functions that create files ---------------------- */
 
+typedef enum OutputKind { /* rows of outputs.def */
+#define OUTPUT(kind, ...) OUT##kind,
+#include "outputs.def"
+} OutputKind;
+
+/* The first bytes of each output of a kind; NUL-terminated. */
+const char *output_start(OutputKind kind);
+/* err() where an output of that kind would replace a file of another kind, or
+ * one of the n files that the command reads. */
+void output_need(const char *path, OutputKind kind, const char *const *input,
+                 size_t n);
+
 /* An output is written under a temporary name, `.NAME.pleat-tmp`, in the folder
  * of its final name. output_commit syncs it, renames it and syncs the folder. A
  * failure removes the temporary file; a kill leaves it to the next writer of
@@ -43,14 +55,16 @@ typedef struct Output {
     unsigned mode; /* of the file that is replaced; 0: there is none */
 } Output;
 
-Output *output_open(Arena *a, const char *path); /* null: errno says why */
+/* Null: errno says why, EEXIST: a file of another kind is there. */
+Output *output_open(Arena *a, const char *path, OutputKind kind);
 /* 0, or -1 and errno. Commits n outputs of one folder of which the last is the
  * index, without which the others are not read: an old index is removed before
- * a new file takes its name, the new one is renamed last. */
+ * a new file takes its name, the new one is renamed last. A failure leaves all
+ * of the old files, or none. */
 int output_commit(Output **output, int n);
 void output_drop(Output *output);
 /* An output of n bytes; 0, or -1 and errno. */
-int file_replace(const char *path, const void *p, size_t n);
+int file_replace(const char *path, OutputKind kind, const void *p, size_t n);
 
 /* A folder of outputs, written under a temporary name beside its final one. */
 typedef struct OutputFolder {
@@ -60,9 +74,8 @@ typedef struct OutputFolder {
 
 /* The temporary folder, empty; temp is null where errno says why. */
 OutputFolder folder_open(Arena *a, const char *path);
-/* 0, or -1 and errno. The final name is free or an empty folder; with replace
- * it may be a folder of files, which are removed. */
-int folder_commit(OutputFolder *folder, int replace);
+/* 0, or -1 and errno. The final name is free or an empty folder. */
+int folder_commit(OutputFolder *folder);
 void folder_drop(OutputFolder *folder);
 /* Remove temporary files and folders that killed processes left there. */
 void folder_sweep(const char *path);

@@ -16,6 +16,60 @@ enum { MAXNAME = 200 }; /* bytes of a name that its temporary name has */
 
 static const char temp_end[] = ".pleat-tmp";
 
+/* ---- kinds --------------------------------------------------------------- */
+
+enum { FIRST = 512 }; /* bytes that are compared */
+
+static const struct {
+    const char *name, *start, *within;
+    size_t n; /* bytes of start */
+} kinds[] = {
+#define OUTPUT(kind, name, start, within) \
+    { name, start, within, sizeof start - 1 },
+#include "outputs.def"
+};
+
+const char *output_start(OutputKind kind)
+{
+    return kinds[kind].start;
+}
+
+/* Is a file empty or an output of that kind? */
+static int is_kind(Arena *a, const char *path, OutputKind kind)
+{
+    char s[FIRST + 1] = "";
+
+    if (kind == OUTown)
+        return 1;
+    FILE *f = file_stream(path);
+    size_t n = f ? fread(s, 1, FIRST, f) : 1;
+    if (f)
+        fclose(f);
+    if (n && kind == OUTtokens)
+        return ends_with(path, ".bin") &&
+               is_kind(a, strf(a, "%.*s.idx", (int)strlen(path) - 4, path),
+                       OUTindex);
+    return !n || (f && !memcmp(s, kinds[kind].start, kinds[kind].n) &&
+                  strstr(s, kinds[kind].within));
+}
+
+void output_need(const char *path, OutputKind kind, const char *const *input,
+                 size_t n)
+{
+    struct stat st, in;
+
+    if (stat(path, &st) || !S_ISREG(st.st_mode))
+        return;
+    for (size_t i = 0; i < n; i++)
+        if (!stat(input[i], &in) && in.st_dev == st.st_dev &&
+            in.st_ino == st.st_ino)
+            err(NULL, "%s is an input of this command: name another output",
+                path);
+    if (!is_kind(forever, path, kind))
+        err(NULL, "%s is there and is not %s: remove it or name another output",
+            path, kinds[kind].name);
+}
+
 /* ---- temporary names ----------------------------------------------------- */
 
 static const char *name_of(const char *path)
@@ -97,7 +151,8 @@ static int stream_close(void *ctx)
 
 /* The target of a link; what is there. Files of /dev and /proc stand for open
  * ones, whose names are not ours to change. */
-static int find_target(Arena *a, Output *output, const char *path)
+static int find_target(Arena *a, Output *output, const char *path,
+                       OutputKind kind)
 {
     char *full = realpath(path, NULL);
     struct stat st;
@@ -115,14 +170,18 @@ static int find_target(Arena *a, Output *output, const char *path)
     output->mode = there && !output->in_place ? st.st_mode & 07777u : 0;
     if (output->in_place)
         output->path = strf(a, "%s", path);
+    else if (there && !is_kind(a, path, kind)) {
+        errno = EEXIST;
+        return -1;
+    }
     return there ? access(path, W_OK) : 0;
 }
 
-Output *output_open(Arena *a, const char *path)
+Output *output_open(Arena *a, const char *path, OutputKind kind)
 {
     Output *o = alloc(a, sizeof *o);
 
-    if (find_target(a, o, path))
+    if (find_target(a, o, path, kind))
         return NULL;
     o->temp = temp_of(a, o->path);
     o->fd = o->in_place
@@ -179,6 +238,12 @@ static int rename_one(Output *output)
     return bad ? -1 : 0;
 }
 
+/* It has its final name: the folder may not be synced. */
+static int is_moved(const Output *output)
+{
+    return !output->in_place && access(output->temp, F_OK);
+}
+
 int output_commit(Output **output, int n)
 {
     const char *index = output[n - 1]->path;
@@ -189,19 +254,23 @@ int output_commit(Output **output, int n)
     if (!bad && n > 1 && !output[n - 1]->in_place)
         bad = unlink(index) ? errno != ENOENT
                             : file_sync(file_folder(forever, index));
+    int moves = !bad && n > 1;
     for (int i = 0; i < n && !bad; i++)
         bad = rename_one(output[i]);
     int why = errno;
-    for (int i = 0; i < n; i++)
+    for (int i = n - 1; i >= 0; i--) {
+        if (bad && moves && is_moved(output[i]))
+            unlink(output[i]->path);
         output_drop(output[i]);
+    }
     errno = why;
     return bad ? -1 : 0;
 }
 
-int file_replace(const char *path, const void *p, size_t n)
+int file_replace(const char *path, OutputKind kind, const void *p, size_t n)
 {
     Arena *a = arena_new();
-    Output *o = output_open(a, path);
+    Output *o = output_open(a, path, kind);
     int bad = !o;
 
     if (o) {
@@ -275,24 +344,12 @@ OutputFolder folder_open(Arena *a, const char *path)
     return f;
 }
 
-/* Exchange the names where the file system can; the old folder goes then. */
-static int replace_folder(const char *temp, const char *path)
+int folder_commit(OutputFolder *folder)
 {
-    if (!renameat2(AT_FDCWD, temp, AT_FDCWD, path, RENAME_EXCHANGE))
-        return file_sync(file_folder(forever, path));
-    each_name(path, remove_file);
-    return file_move(temp, path);
-}
-
-int folder_commit(OutputFolder *folder, int replace)
-{
-    int bad = file_sync(folder->temp) ||
-              (replace && folder_exists(folder->path)
-                   ? replace_folder(folder->temp, folder->path)
-                   : file_move(folder->temp, folder->path));
+    int bad = file_sync(folder->temp) || file_move(folder->temp, folder->path);
     int why = errno;
 
-    if (bad || replace)
+    if (bad)
         folder_drop(folder);
     close_quietly(folder->fd);
     folder->fd = -1;

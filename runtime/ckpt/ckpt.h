@@ -349,11 +349,12 @@ JsonValue hf_config_read(const char *folder); /* no value: none; or err() */
 void hf_agree(const Plan *p, const char *path);
 /* Sets data.tokenizer, where it is not given, to that of `from`. */
 void tokenizer_from(Opts *opts);
-/* config.json and others to a new folder `to`, if there are some; -1: a warning
- * was printed. */
-int hf_copy(const char *from, const char *to);
-/* What is beside the weights of `from`, into a run's folder. */
-void hf_keep(const Plan *p, const char *dir);
+/* Copies config.json and others to a new folder `to`, if there are some. Null,
+ * or what failed. */
+const char *hf_copy(const char *from, const char *to);
+/* The same of the files beside the weights of `from`, to `hf` of a run's
+ * folder, unless that is there. */
+const char *hf_keep(const Plan *p, const char *dir);
 void hf_need_empty(const char *to); /* or err() */
 /* config.json, generation_config.json, the tokenizer, beside weights of dtype
  * dt in `to`. 0, or -1 with a warning. */

@@ -98,7 +98,7 @@ static const char *commit(Arena *a, const char *dir, const char *tmp,
         return ckpt_why(a, "cannot sync", tmp);
     const char *why = ckpt_place(a, dir, tmp, step);
     if (!why)
-        file_replace(latest, strf(a, "%s\n", name), strlen(name) + 1);
+        file_replace(latest, OUTown, strf(a, "%s\n", name), strlen(name) + 1);
     return why;
 }
 

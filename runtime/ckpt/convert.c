@@ -97,9 +97,11 @@ int convert_import(const Plan *p, const char *hf, const char *dir)
     char *ckpt = strf(a, "%s/ckpt", dir), *tmp = ckpt_folder(a, ckpt, 0);
     if (ckpt_exists(ckpt))
         err(NULL, "%s has checkpoints already", dir);
-    if (folders_make(dir) || hf_copy(hf, strf(a, "%s/hf", dir)))
-        err(NULL, "cannot write %s/hf", dir);
-    const char *why = ckpt_begin(a, ckpt, tmp);
+    if (!access(strf(a, "%s/hf", dir), F_OK))
+        err(NULL, "%s/hf is there already: an import makes it", dir);
+    const char *why = hf_copy(hf, strf(a, "%s/hf", dir));
+    if (!why)
+        why = ckpt_begin(a, ckpt, tmp);
     int begun = !why;
     for (int k = MODEL; k <= OPTIM && !why; k++) /* moments: none, zero */
         why = tensors_write(a, pool, out, k, strf(a, "%s/%s", tmp, ckptfile[k]),
@@ -259,7 +261,7 @@ int convert_export(const Plan *p, const char *from, const char *hf, FileType dt,
         bad = hf_finish_export(p, from, to.temp, dt || !out ? dt : out->st.dt);
     if (bad)
         folder_drop(&to);
-    else if (folder_commit(&to, 0))
+    else if (folder_commit(&to))
         bad = ckpt_complain(ckpt_why(a, "cannot write", hf));
     for (int i = 0; i < n; i++)
         st_close(file[i]);

@@ -117,51 +117,53 @@ static int is_beside(const char *name)
            word_index(dot, end, 4) >= 0;
 }
 
-/* Copy a file of another folder; 0, or -1 with a warning. */
-static int copy_file(const char *from, const char *to)
+/* Null, or why a file was not copied. */
+static const char *copy_file(const char *from, const char *to)
 {
     Arena *a = arena_new();
     size_t n = 0;
     char *s = file_read(a, from, &n);
-    const char *why = !s                     ? ckpt_why(a, "cannot read", from)
-                      : file_write(to, s, n) ? ckpt_why(a, "cannot write", to)
-                                             : NULL;
-    int bad = ckpt_complain(why);
+    const char *why = !s ? ckpt_why(forever, "cannot read", from)
+                      : file_write(to, s, n)
+                          ? ckpt_why(forever, "cannot write", to)
+                          : NULL;
 
     arena_free(a);
-    return bad;
+    return why;
 }
 
-/* Copies files beside weights; how many, or -1 with a warning. */
-static int copy_beside(const char *from, const char *to)
+/* Copies files beside weights, *n of them. Null, or what failed. */
+static const char *copy_beside(const char *from, const char *to, int *n)
 {
     DIR *d_i_r = opendir(from);
     struct dirent *e;
-    int n = 0;
+    const char *why = NULL;
 
-    while (d_i_r && n >= 0 && (e = readdir(d_i_r)))
-        if (is_beside(e->d_name))
-            n = copy_file(strf(forever, "%s/%s", from, e->d_name),
-                          strf(forever, "%s/%s", to, e->d_name))
-                    ? -1
-                    : n + 1;
+    *n = 0;
+    while (d_i_r && !why && (e = readdir(d_i_r)))
+        if (is_beside(e->d_name)) {
+            why = copy_file(strf(forever, "%s/%s", from, e->d_name),
+                            strf(forever, "%s/%s", to, e->d_name));
+            ++*n;
+        }
     if (d_i_r)
         closedir(d_i_r);
-    return n;
+    return why;
 }
 
-int hf_copy(const char *from, const char *to)
+const char *hf_copy(const char *from, const char *to)
 {
     OutputFolder f = folder_open(forever, to);
+    int n;
 
     if (!f.temp)
-        return ckpt_complain(ckpt_why(forever, "cannot make", to));
-    int n = copy_beside(from, f.temp);
-    if (n <= 0)
+        return ckpt_why(forever, "cannot make", to);
+    const char *why = copy_beside(from, f.temp, &n);
+    if (why || !n)
         folder_drop(&f);
-    else if (folder_commit(&f, 1))
-        return ckpt_complain(ckpt_why(forever, "cannot write", to));
-    return n < 0 ? -1 : 0;
+    else if (folder_commit(&f))
+        why = ckpt_why(forever, "cannot write", to);
+    return why;
 }
 
 /* What `from` names lies there, or in what its run has kept. */
@@ -172,13 +174,12 @@ static const char *beside(const char *from)
     return kept ? kept : "";
 }
 
-void hf_keep(const Plan *p, const char *dir)
+const char *hf_keep(const Plan *p, const char *dir)
 {
     const char *from = opts_str(p->opts, "from");
     const char *to = strf(forever, "%s/hf", dir);
 
-    if (from && !exists(to) && hf_copy(beside(from), to) && err_status == 1)
-        exit(1);
+    return from && !exists(to) ? hf_copy(beside(from), to) : NULL;
 }
 
 /* ---- out ----------------------------------------------------------------- */
@@ -312,7 +313,9 @@ static int take_tokenizer(const char *from, const char *to)
 int hf_finish_export(const Plan *p, const char *from, const char *to,
                      FileType dt)
 {
-    if (copy_beside(beside(from), to) < 0)
+    int n;
+
+    if (ckpt_complain(copy_beside(beside(from), to, &n)))
         return -1;
     int anew = take_tokenizer(from, to);
     const JsonMember *ids = special_ids(p, to);

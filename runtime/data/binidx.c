@@ -36,7 +36,7 @@ BinIdx *binidx_create(const char *prefix, int64_t vocab)
 
     for (int i = 0; i < 2; i++) {
         const char *path = strf(forever, "%s.%s", prefix, i ? "idx" : "bin");
-        b->out[i] = output_open(forever, path);
+        b->out[i] = output_open(forever, path, i ? OUTindex : OUTtokens);
         if (!b->out[i])
             failed(b, path);
     }

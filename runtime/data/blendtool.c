@@ -90,7 +90,7 @@ static Output *write_npy(const char *path, const char *type, size_t size,
                          const void *v, int64_t n)
 {
     char head[128];
-    Output *out = output_open(forever, path);
+    Output *out = output_open(forever, path, OUTorder);
     int len =
         snprintf(head, sizeof head,
                  "%c%s%c%c%c%c{'descr': '%s', 'fortran_order': False, "
@@ -106,7 +106,22 @@ static Output *write_npy(const char *path, const char *type, size_t size,
     return out;
 }
 
-static void write_order(const Tool *tool, const char *out)
+/* The two files, which replace no file of the blend. */
+static void order_paths(const Samples *samples, const char *out,
+                        const char *path[2])
+{
+    const char **input = NULL; /* vec */
+
+    for (size_t i = 0; i < vec_len(samples->part); i++)
+        for (size_t k = 0; k < vec_len(samples->part[i].file); k++)
+            vec_push(forever, input, samples->part[i].file[k].t.path);
+    path[0] = strf(forever, "%s-dataset_index.npy", out);
+    path[1] = strf(forever, "%s-dataset_sample_index.npy", out);
+    for (int i = 0; i < 2; i++)
+        output_need(path[i], OUTorder, input, vec_len(input));
+}
+
+static void write_order(const Tool *tool, const char *const *path)
 {
     size_t n = (size_t)tool->drawn;
     int16_t *set = calloc(n + 1, sizeof *set);
@@ -119,8 +134,6 @@ static void write_order(const Tool *tool, const char *out)
         if (tool->s->blend)
             set[i] = (int16_t)blend_at(tool->s->blend, (int64_t)i, &within[i]);
     }
-    const char *path[] = { strf(forever, "%s-dataset_index.npy", out),
-                           strf(forever, "%s-dataset_sample_index.npy", out) };
     Output *file[] = {
         write_npy(path[0], "<i2", sizeof *set, set, tool->drawn),
         write_npy(path[1], "<i8", sizeof *within, within, tool->drawn),
@@ -144,6 +157,9 @@ int blend_command(int n, char **word, const Opts *opts, const char *out)
         err(NULL, "data blend: which files? (0.7 books 0.3 code axes.seq=4096 "
                   "train.steps=1000 train.batch=64)");
     Tool t = { .s = open_samples(spec, opts, asked) };
+    const char *path[2];
+    if (out)
+        order_paths(t.s, out, path);
     t.drawn = asked ? asked : t.s->n;
     count_parts(&t);
     printf("%ld samples of %ld tokens%s, order %s, seed %ld\n", t.drawn,
@@ -155,6 +171,6 @@ int blend_command(int n, char **word, const Opts *opts, const char *out)
     for (size_t i = 0; i < vec_len(t.s->part); i++)
         print_part(&t, (int)i);
     if (out)
-        write_order(&t, out);
+        write_order(&t, path);
     return 0;
 }

@@ -18,9 +18,9 @@ static TextArgs tokenizer_args(const Opts *opts)
     return a;
 }
 
-static int do_tokenize(int n, char **path, const Opts *opts, const char *out)
+static int do_tokenize(int n, char **word, const Opts *opts, const char *out)
 {
-    TextArgs a = tokenizer_args(opts);
+    const char *const *path = (const char *const *)word;
     size_t len = out ? strlen(out) : 0;
     double start = monotonic();
 
@@ -30,8 +30,10 @@ static int do_tokenize(int n, char **path, const Opts *opts, const char *out)
     if (len > 4 &&
         (!strcmp(out + len - 4, ".bin") || !strcmp(out + len - 4, ".idx")))
         out = strf(forever, "%.*s", (int)len - 4, out);
-    TextCount c =
-        tokenize(&a, (const char *const *)path, n, opts_data_format(opts), out);
+    output_need(strf(forever, "%s.bin", out), OUTtokens, path, (size_t)n);
+    output_need(strf(forever, "%s.idx", out), OUTindex, path, (size_t)n);
+    TextArgs a = tokenizer_args(opts);
+    TextCount c = tokenize(&a, path, n, opts_data_format(opts), out);
     double s = monotonic() - start;
     size_t k = 0;
     const char *end = a.eod >= 0 ? tokenizer_text(a.t, a.eod, &k) : NULL;

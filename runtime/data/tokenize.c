@@ -292,6 +292,7 @@ const char *tokenized(Arena *mem, const TextArgs *args, const char *path,
     if (lock >= 0)
         flock(lock, LOCK_EX);
     if (access(bin, R_OK) || access(strf(mem, "%s.idx", prefix), R_OK)) {
+        unlink(bin); /* without an index, of a process that was killed */
         TextCount c = tokenize(args, &path, 1, format, prefix);
         fprintf(stderr, "%s: %ld documents, %ld tokens, kept as %s\n", path,
                 c.docs, c.tokens, bin);

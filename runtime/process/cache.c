@@ -67,5 +67,6 @@ const char *cache_folder(void)
 
 void cache_keep(const char *path, const void *p, size_t n)
 {
-    file_replace(path, p, n); /* without it the next run makes it again */
+    /* Without it the next run makes it again. */
+    file_replace(path, OUTown, p, n);
 }

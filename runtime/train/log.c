@@ -563,8 +563,8 @@ static int64_t part_lines(FILE *in, int64_t step, FILE *kept, FILE *undone)
  * lines said, and torn lines, move to `path`, behind what is there. */
 static int move_undone(const Log *log, FILE *in, int64_t step, const char *path)
 {
-    Output *out[2] = { output_open(log->mem, path),
-                       output_open(log->mem, log->path) };
+    Output *out[2] = { output_open(log->mem, path, OUTown),
+                       output_open(log->mem, log->path, OUTown) };
     FILE *before = file_stream(path);
     int bad = !out[0] || !out[1];
 

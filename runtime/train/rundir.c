@@ -104,11 +104,17 @@ static void run_lock(const char *dir)
 
 /* Once steps run no such file is worth the run: a disk may be full for a
  * while. */
+static void not_kept(const char *why)
+{
+    if (why && err_status == 1)
+        err(NULL, "%s", why);
+    if (why)
+        warn(NULL, "%s", why);
+}
+
 static void cannot_write(const char *path)
 {
-    if (err_status == 1)
-        err(NULL, "cannot write %s: %s", path, strerror(errno));
-    warn(NULL, "cannot write %s: %s", path, strerror(errno));
+    not_kept(strf(forever, "cannot write %s: %s", path, strerror(errno)));
 }
 
 void run_file(const char *path, const char *s, size_t n)
@@ -116,7 +122,7 @@ void run_file(const char *path, const char *s, size_t n)
     int other = !is_own(path) && differs(path, s, n);
 
     if ((other && put_aside(&path, 1)) ||
-        (!holds(path, s, n) && file_replace(path, s, n)))
+        (!holds(path, s, n) && file_replace(path, OUTown, s, n)))
         cannot_write(path);
 }
 
@@ -216,9 +222,10 @@ static void keep_settings(const Plan *p, const char *dir, const RunArgs *args,
     if (same_settings(file[0], p) && holds(file[1], args->text, args->len))
         return;
     config_put(&out, p, dir, step);
-    if (put_aside(file, 2) || file_replace(file[1], args->text, args->len))
+    if (put_aside(file, 2) ||
+        file_replace(file[1], OUTown, args->text, args->len))
         cannot_write(file[1]);
-    if (file_replace(file[0], out.s, out.len))
+    if (file_replace(file[0], OUTown, out.s, out.len))
         cannot_write(file[0]);
 }
 
@@ -232,7 +239,7 @@ void run_folder(const Exec *exec, const Plan *p, const char *dir,
     keep_settings(p, dir, args, record->step);
     keep_model(p, dir);
     keep_tokenizer(p, dir);
-    hf_keep(p, dir);
+    not_kept(hf_keep(p, dir));
     run_file(strf(forever, "%s/machine", dir), record->machine,
              strlen(record->machine));
     if (*record->data)

@@ -61,6 +61,10 @@ is "its first loss is $want" 0 sh -c "sed -n 's/.*\"loss\": \([0-9.]*\),.*/\1/p'
     awk -v want=$want '{ d = \$1 / want - 1 } END { exit !(NR && d * d < 5e-7 * 5e-7) }'"
 is "no import over checkpoints" 1 "$PLEAT" ckpt import-hf "$d/hf" "$d/a"
 says "it says so" "has checkpoints already"
+mkdir -p "$d/own" && cp "$d/a/plan" "$d/own" && cp -r "$d/hf" "$d/own/hf"
+is "no import over a folder hf" 1 "$PLEAT" ckpt import-hf "$d/own/hf" "$d/own"
+says "it says so" "own/hf is there already"
+is "the weights there stay" 0 diff -r "$d/hf" "$d/own/hf"
 
 # Layers that predict further tokens: left out by a model without, asked for by one with.
 d=$dir/ahead

@@ -156,7 +156,7 @@ static void worker(Session *s)
         const char *file = w->file ? w->file : strf(a, "%s/%d.lua", s->dir, i);
         if (!w->file) {
             char *text = model_text(a, w);
-            write_all(file, text, strlen(text));
+            write_all(file, OUTown, text, strlen(text));
         }
         unsigned which = s->which  ? s->which
                          : w->file ? ALLCHECKS & ~(unsigned)FEWBITS
@@ -252,7 +252,7 @@ static void keep_one(const Session *s, size_t i, Check c)
 
     text = strf(a, "-- %s: %s %s: %s\n%s", w->name, checktab[c].name,
                 verdicts[o->v], r->o[c].what, text);
-    write_all(name, text, strlen(text));
+    write_all(name, OUTown, text, strlen(text));
     printf("# kept %s\n", name);
     fflush(stdout);
     arena_free(a);

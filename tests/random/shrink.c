@@ -38,7 +38,7 @@ static int try(Shrink *s, const char *text)
     if (s->tries >= MOSTTRIES || !strcmp(text, s->text))
         return 0;
     s->tries++;
-    write_all(s->file, text, strlen(text));
+    write_all(s->file, OUTown, text, strlen(text));
     examine(s->file, s->which, s->r);
     if (!alike(&s->was, &s->r->o[s->c]))
         return 0;
@@ -213,7 +213,7 @@ static const char *shape_of(Shrink *s, const Phrase *e)
                 "local function shape_(x) output(\"shape\", x) return x "
                 "end\n%s",
                 text);
-    write_all(s->file, text, strlen(text));
+    write_all(s->file, OUTown, text, strlen(text));
     apart(find_shape, &(Shape){ s, shared }, 10, &o);
     return *shared ? strf(s->a, "%s", shared + 1) : NULL;
 }
@@ -389,7 +389,7 @@ char *shrink(Arena *a, const char *text, const char *file, Check c, Report *r)
     int did;
 
     s.text = strf(a, "%s", text);
-    write_all(file, text, strlen(text));
+    write_all(file, OUTown, text, strlen(text));
     examine(file, s.which, r);
     s.was = r->o[c];
     s.which = needed(c, &s.was);
@@ -402,7 +402,7 @@ char *shrink(Arena *a, const char *text, const char *file, Check c, Report *r)
         did |= fewer_axes(&s);
         did |= fewer_names(&s);
     } while (did && s.tries < MOSTTRIES);
-    write_all(file, s.text, strlen(s.text));
+    write_all(file, OUTown, s.text, strlen(s.text));
     examine(file, ALLCHECKS, r);
     return s.text;
 }

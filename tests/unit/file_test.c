@@ -59,14 +59,14 @@ static int names(void)
 static void replaced(void **state)
 {
     (void)state;
-    assert_int_equal(file_replace(in("a"), "one", 3), 0);
+    assert_int_equal(file_replace(in("a"), OUTown, "one", 3), 0);
     holds("a", "one");
-    assert_int_equal(file_replace(in("a"), "two and more", 12), 0);
+    assert_int_equal(file_replace(in("a"), OUTown, "two and more", 12), 0);
     holds("a", "two and more");
-    assert_int_equal(file_replace(in("a"), "", 0), 0);
+    assert_int_equal(file_replace(in("a"), OUTown, "", 0), 0);
     holds("a", "");
     assert_int_equal(names(), 1);
-    assert_int_equal(file_replace(in("none/a"), "x", 1), -1);
+    assert_int_equal(file_replace(in("none/a"), OUTown, "x", 1), -1);
     assert_int_equal(errno, ENOENT);
 }
 
@@ -76,12 +76,12 @@ static void no_room(void **state)
     struct rlimit was, least = { 5, RLIM_INFINITY };
 
     (void)state;
-    assert_int_equal(file_replace(in("a"), "old", 3), 0);
+    assert_int_equal(file_replace(in("a"), OUTown, "old", 3), 0);
     getrlimit(RLIMIT_FSIZE, &was);
     signal(SIGXFSZ, SIG_IGN);
     least.rlim_max = was.rlim_max;
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &least), 0);
-    int bad = file_replace(in("a"), "new and longer", 14), why = errno;
+    int bad = file_replace(in("a"), OUTown, "new and longer", 14), why = errno;
     setrlimit(RLIMIT_FSIZE, &was);
     assert_int_equal(bad, -1);
     assert_int_equal(why, EFBIG);

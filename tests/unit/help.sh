@@ -88,7 +88,7 @@ is "the README has commands" 0 grep -q "pleat export" readme
 
 # Questions: each command gets the message above it.
 cp "$top/tests/data/files/texts.arrow" table.arrow
-printf '\1\0\0\0\2\0\0\0' >tokens.bin
+printf '\1\0\0\0\2\0\0\0' >raw.bin
 sed -n 's/^### //p;s/^    \(pleat .*\)/\1/p' "$top/models/faq.md" >faq
 while read -r message && read -r line; do
     is "$line" 1 sh -c "$line"
