@@ -106,6 +106,14 @@ static Node *keep(Graph *g, const Node *pick)
     return infer(g, g_placed(n, pick));
 }
 
+Node *router_choice(const Node *n)
+{
+    int chosen =
+        n->op == Opick && dim_of(n->in[1], unpadded(n->at.pick.axis)) < 0;
+
+    return chosen ? n->in[1] : NULL;
+}
+
 int of_batch(const Node *e)
 {
     for (int i = 0; i < e->nd; i++)
@@ -136,20 +144,20 @@ static void drop_pairs(Graph *g)
     int counts = g->prog != PGforward, any = 0;
 
     for (size_t i = 0; i < count; i++) {
-        Node *p = g->node[i];
-        if (p->op != Opick || p->in[1]->op == Odrop_to_capacity)
+        Node *p = g->node[i], *e = router_choice(p);
+        if (!e || e->op == Odrop_to_capacity)
             continue;
-        void **k = table_at(kept, KEYP(p->in[1]));
+        void **k = table_at(kept, KEYP(e));
         if (!*k) {
             *k = keep(g, p);
-            if (counts && of_batch(p->in[1]))
+            if (counts && of_batch(e))
                 count_dropped(g, *k);
         }
         any = 1;
     }
     for (size_t i = 0; i < count && any; i++) {
         Node *p = g->node[i];
-        void *k = p->op == Opick ? table_get(kept, KEYP(p->in[1])) : NULL;
+        void *k = router_choice(p) ? table_get(kept, KEYP(p->in[1])) : NULL;
         if (k)
             p->in[1] = k;
     }

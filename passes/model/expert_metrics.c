@@ -134,8 +134,8 @@ void expert_metrics(Graph *g)
     Node *most = NULL;
 
     for (size_t i = 0; i < count; i++) {
-        Node *p = g->node[i], *e = p->op == Opick ? p->in[1] : NULL;
-        if (!e || !of_batch(e) || dim_of(e, unpadded(p->at.pick.axis)) >= 0)
+        Node *p = g->node[i], *e = router_choice(p);
+        if (!e || !of_batch(e))
             continue;
         void **once = table_at(seen, KEYP(e));
         if (!*once)

@@ -189,7 +189,7 @@ void force_choices(Graph *g)
     Forced f = { .g = g };
 
     for (size_t i = 0; i < count; i++) {
-        Node *p = g->node[i], *e = p->op == Opick ? p->in[1] : NULL;
+        Node *p = g->node[i], *e = router_choice(p);
         if (!e || table_get(done, KEYP(e)))
             continue;
         f.pick = p;

@@ -12,6 +12,9 @@
 int may_overflow(const Graph *g, const Node *route);
 double budget_of(const Graph *g, const Node *route); /* of a round */
 int of_batch(const Node *e); /* does it differ between sequences? */
+/* The index by which a router chooses experts for n. Null: n is no pick, or one
+ * of a batch of experts, whose index has their axis (fold.c). */
+Node *router_choice(const Node *n);
 
 /* ---- forced_choices.c ---------------------------------------------------- */
 

@@ -159,10 +159,13 @@ static void balance(Graph *g)
 
 /* ---- grids --------------------------------------------------------------- */
 
-/* An axis of experts that both operands of a dot have, not contracted. */
+/* An axis of experts that both operands of a dot without indexed weights have,
+ * not contracted. */
 static Axis *batch_of_experts(const Node *n)
 {
-    for (int i = 0; n->op == Odot && i < n->nd; i++) {
+    int whole = n->op == Odot && n->in[0]->op != Opick && n->in[1]->op != Opick;
+
+    for (int i = 0; whole && i < n->nd; i++) {
         Axis *a = n->dim[i].a;
         if (a->role == ROLEchoice && dim_of(n->in[0], a) >= 0 &&
             dim_of(n->in[1], a) >= 0)
@@ -263,6 +266,75 @@ void fold_experts(Graph *g)
 
 /* ---- experts that ep does not divide ------------------------------------- */
 
+static int divides_experts(const Axis *a, int64_t ep)
+{
+    return a->n < ep || a->n % ep == 0;
+}
+
+/* Marks constants and parameters, and what elementwise ops make of them. */
+static void mark_weights(Graph *g)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        Node *n = g->node[i];
+        n->mark = n->op == Oparam || n->op == Oconst ||
+                  (n->nin && optab[n->op].cls == EW);
+        for (int k = 0; k < n->nin; k++)
+            n->mark &= n->in[k]->mark;
+    }
+}
+
+/* Has weight another axis of rows that dot n does not contract? */
+static int shares_axis(const Node *n, const Node *weight, const Axis *a)
+{
+    for (int i = 0; i < n->nd; i++)
+        if (n->dim[i].a != a && dim_of(weight, n->dim[i].a) >= 0 &&
+            dim_of(n->in[0], n->dim[i].a) >= 0 &&
+            dim_of(n->in[1], n->dim[i].a) >= 0)
+            return 1;
+    return 0;
+}
+
+/* i32, of rows' axes without those that n contracts: the number along a. */
+static Node *own_numbers(Graph *g, const Node *n, const Node *rows, Axis *a)
+{
+    Node *i = g_placed(g_node(g, Oiota, n->loc, 0, NULL), n);
+    Node to = { 0 };
+
+    i->at.iota.axis = a;
+    i->dt = Di32;
+    i->dim[i->nd++] = (Dim){ a, a->n };
+    for (int d = 0; d < rows->nd; d++)
+        if (dim_of(n, rows->dim[d].a) >= 0)
+            to.dim[to.nd++] = rows->dim[d];
+    return g_broadcast(g, infer(g, i), &to);
+}
+
+/* Weights of a batch of experts are picked by the experts' own numbers, so that
+ * ep need not divide them:
+ *
+ *     %y = dot %x %w hidden      =>      %e = iota expert    [expert slot]
+ *                                        %p = pick %w %e
+ *                                        %y = dot %x %p hidden          */
+static void pick_batches(Graph *g, int64_t ep)
+{
+    size_t count = vec_len(g->node);
+
+    mark_weights(g);
+    for (size_t i = 0; i < count; i++) {
+        Node *n = g->node[i];
+        Axis *a = batch_of_experts(n);
+        int w = a && n->in[1]->mark;
+        if (!a || divides_experts(a, ep) || n->in[0]->mark == n->in[1]->mark ||
+            shares_axis(n, n->in[w], a))
+            continue;
+        Node *in[2] = { n->in[w], own_numbers(g, n, n->in[!w], a) };
+        n->in[w] = g_placed(g_node(g, Opick, n->loc, 2, in), n);
+        n->in[w]->at.pick.axis = a;
+        infer(g, n->in[w]);
+    }
+    g_sort(g);
+}
+
 static void pad_dims(Dim *dim, int nd, const Axis *a, Axis *padded)
 {
     for (int d = 0; d < nd; d++)
@@ -290,11 +362,12 @@ static void pad_picked(Graph *g, Axis *const *by, const Axis *a, Axis *padded)
 static void pad_experts(Graph *g)
 {
     int64_t ep = g->mesh->size[Mep];
+    pick_batches(g, ep);
     Axis **by = picked(g);
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
         Axis *a = g->node[i]->op == Opick ? g->node[i]->at.pick.axis : NULL;
-        if (!a || a->n < ep || a->n % ep == 0 || a->root != a ||
+        if (!a || divides_experts(a, ep) || a->root != a ||
             used_whole(g, by, a))
             continue;
         pad_picked(g, by, a, g_padded(g, a, ep));
