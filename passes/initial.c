@@ -31,10 +31,7 @@ static Node *with_padding(Graph *g, Node *v, const Param *param)
         Axis *a = param->dim[d].a;
         if (!a->parts)
             continue;
-        Node *at = g_node(g, Oiota, param->loc, 0, NULL);
-        at->at.iota.axis = a;
-        at->reg = v->reg;
-        Node *in[2] = { v, g_from_padded(g, a, infer(g, at)) };
+        Node *in[2] = { v, g_from_padded(g, a, g_iota(g, a, v)) };
         v = g_placed(g_node(g, Ogather, param->loc, 2, in), v);
         v->at.gather.axis = unpadded(a);
         infer(g, v);

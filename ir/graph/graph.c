@@ -158,6 +158,15 @@ Node *g_const(Graph *g, const Loc *loc, Dtype dt, double v)
     return infer(g, n);
 }
 
+Node *g_iota(Graph *g, Axis *a, const Node *by)
+{
+    Node *n = g_placed(g_node(g, Oiota, by->loc, 0, NULL), by);
+
+    n->dt = Di32;
+    n->at.iota.axis = a;
+    return infer(g, n);
+}
+
 Node *g_cast(Graph *g, Node *a, Dtype dt)
 {
     if (a->dt == dt)

@@ -330,7 +330,8 @@ Node *g_placed(Node *n, const Node *by);
 /* Shorthands: build and infer. */
 Node *g_ew(Graph *g, Op op, const Loc *loc, Node *a, Node *b, Node *c);
 Node *g_const(Graph *g, const Loc *loc, Dtype dt, double v);
-Node *g_cast(Graph *g, Node *a, Dtype dt); /* a itself when it has dt */
+Node *g_iota(Graph *g, Axis *a, const Node *by); /* i32, where `by` stands */
+Node *g_cast(Graph *g, Node *a, Dtype dt);       /* a itself when it has dt */
 Node *g_red(Graph *g, Op op, Node *a, Axis **ax, int n);
 Node *g_sumto(Graph *g, Node *a, const Node *like); /* sum axes `like` lacks */
 Node *g_broadcast(Graph *g, Node *a, const Node *like); /* to like's dims */

@@ -37,12 +37,7 @@ static Node *total(const CloneSite *site, Node *a, Axis *axis)
 
 static Node *iota(const CloneSite *site, Axis *axis)
 {
-    Node *n = g_node(site->graph, Oiota, site->map->loc, 0, NULL);
-
-    n->at.iota.axis = axis;
-    n->dt = Di32;
-    n->dim[n->nd++] = (Dim){ axis, axis->n };
-    return infer(site->graph, n);
+    return g_iota(site->graph, axis, site->map);
 }
 
 static Node *renamed(const CloneSite *site, Node *a, Axis *from, Axis *to)

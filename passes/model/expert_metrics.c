@@ -51,12 +51,8 @@ static Node *load_of(Graph *g, const Node *pick, Node *e, Axis *axis)
 {
     Axis *axes[MAXD];
     int n = 0;
-    Node *each = g_node(g, Oiota, pick->loc, 0, NULL);
+    Node *each = g_iota(g, axis, pick);
 
-    each->at.iota.axis = axis;
-    each->dt = Di32;
-    each->dim[each->nd++] = (Dim){ axis, axis->n };
-    g_placed(infer(g, each), pick);
     for (int i = 0; i < e->nd; i++)
         if (!g_ismicro(e->dim[i].a))
             axes[n++] = e->dim[i].a;

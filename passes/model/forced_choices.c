@@ -44,12 +44,8 @@ Node *token_number(Graph *g, const Node *by, const Node *e, const Axis *top,
     for (int d = e->nd; d-- > 0;) {
         if (e->dim[d].a == top || g_ismicro(e->dim[d].a))
             continue;
-        Node *i = g_node(g, Oiota, by->loc, 0, NULL), *k;
-        i->at.iota.axis = e->dim[d].a;
-        i->dt = Di32;
-        i->dim[i->nd++] = e->dim[d];
-        g_placed(infer(g, i), by);
-        k = g_const(g, by->loc, Di32, (double)*tokens);
+        Node *i = g_iota(g, e->dim[d].a, by);
+        Node *k = g_const(g, by->loc, Di32, (double)*tokens);
         i = g_placed(g_ew(g, Omul, by->loc, i, k, NULL), by);
         sum = sum ? g_placed(g_ew(g, Oadd, by->loc, sum, i, NULL), by) : i;
         *tokens *= e->dim[d].n;
@@ -143,11 +139,7 @@ static Node *inverse_odds(const Forced *forced)
             "not by a file");
     if (power == 0)
         return number(forced, Df32, 1);
-    Node *i = g_node(forced->g, Oiota, forced->pick->loc, 0, NULL);
-    i->at.iota.axis = forced->experts;
-    i->dt = Di32;
-    i->dim[i->nd++] = (Dim){ forced->experts, forced->experts->n };
-    in_pre(g_placed(infer(forced->g, i), forced->pick));
+    Node *i = in_pre(g_iota(forced->g, forced->experts, forced->pick));
     Node *at = in_pre(ew(forced, Oadd, i, number(forced, Di32, 1)));
     Node *ln = in_pre(ew(forced, Olog, g_cast(forced->g, at, Df32), NULL));
     Node *up = in_pre(ew(forced, Omul, ln, number(forced, Df32, power)));

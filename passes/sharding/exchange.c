@@ -77,11 +77,7 @@ static Node *number(const Exchange *exchange, int64_t v)
 
 static Node *iota(const Exchange *exchange, Axis *a)
 {
-    Node *n = g_node(exchange->graph, Oiota, exchange->old->loc, 0, NULL);
-
-    n->at.iota.axis = a;
-    n->dt = Di32;
-    return as(infer(exchange->graph, n), exchange->old);
+    return g_iota(exchange->graph, a, exchange->old);
 }
 
 static Node *move(const Exchange *exchange, Op op, Node *v, Node *map,

@@ -266,9 +266,9 @@ void fold_experts(Graph *g)
 
 /* ---- experts that ep does not divide ------------------------------------- */
 
-static int divides_experts(const Axis *a, int64_t ep)
+static int uneven(const Axis *a, int64_t ep)
 {
-    return a->n < ep || a->n % ep == 0;
+    return a->n > ep && a->n % ep;
 }
 
 /* Marks constants and parameters, and what elementwise ops make of them. */
@@ -283,30 +283,26 @@ static void mark_weights(Graph *g)
     }
 }
 
-/* Has weight another axis of rows that dot n does not contract? */
-static int shares_axis(const Node *n, const Node *weight, const Axis *a)
+/* Axes of dot n that both operands have. */
+static int batch_axes(const Node *n)
 {
+    int count = 0;
+
     for (int i = 0; i < n->nd; i++)
-        if (n->dim[i].a != a && dim_of(weight, n->dim[i].a) >= 0 &&
-            dim_of(n->in[0], n->dim[i].a) >= 0 &&
-            dim_of(n->in[1], n->dim[i].a) >= 0)
-            return 1;
-    return 0;
+        count +=
+            has_dim(n->in[0], n->dim[i].a) && has_dim(n->in[1], n->dim[i].a);
+    return count;
 }
 
-/* i32, of rows' axes without those that n contracts: the number along a. */
+/* i32, of the axes that dot n has of rows, its operand: the number along a. */
 static Node *own_numbers(Graph *g, const Node *n, const Node *rows, Axis *a)
 {
-    Node *i = g_placed(g_node(g, Oiota, n->loc, 0, NULL), n);
-    Node to = { 0 };
+    Node like = { 0 };
 
-    i->at.iota.axis = a;
-    i->dt = Di32;
-    i->dim[i->nd++] = (Dim){ a, a->n };
     for (int d = 0; d < rows->nd; d++)
-        if (dim_of(n, rows->dim[d].a) >= 0)
-            to.dim[to.nd++] = rows->dim[d];
-    return g_broadcast(g, infer(g, i), &to);
+        if (has_dim(n, rows->dim[d].a))
+            like.dim[like.nd++] = rows->dim[d];
+    return g_broadcast(g, g_iota(g, a, n), &like);
 }
 
 /* Weights of a batch of experts are picked by the experts' own numbers, so that
@@ -324,8 +320,8 @@ static void pick_batches(Graph *g, int64_t ep)
         Node *n = g->node[i];
         Axis *a = batch_of_experts(n);
         int w = a && n->in[1]->mark;
-        if (!a || divides_experts(a, ep) || n->in[0]->mark == n->in[1]->mark ||
-            shares_axis(n, n->in[w], a))
+        if (!a || !uneven(a, ep) || n->in[0]->mark == n->in[1]->mark ||
+            batch_axes(n) > 1)
             continue;
         Node *in[2] = { n->in[w], own_numbers(g, n, n->in[!w], a) };
         n->in[w] = g_placed(g_node(g, Opick, n->loc, 2, in), n);
@@ -367,8 +363,7 @@ static void pad_experts(Graph *g)
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
         Axis *a = g->node[i]->op == Opick ? g->node[i]->at.pick.axis : NULL;
-        if (!a || divides_experts(a, ep) || a->root != a ||
-            used_whole(g, by, a))
+        if (!a || !uneven(a, ep) || a->root != a || used_whole(g, by, a))
             continue;
         pad_picked(g, by, a, g_padded(g, a, ep));
         why(g, g->node[i],
