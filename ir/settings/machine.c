@@ -15,12 +15,13 @@
 
 typedef struct SpeedColumn {
     const char *name, *key;
-    size_t at; /* in MachineSpeeds */
+    const char *doc; /* begins with the unit */
+    size_t at;       /* in MachineSpeeds */
 } SpeedColumn;
 
 static const SpeedColumn column[] = {
 #define SPEED(name, doc) \
-    { #name, "cluster." #name, offsetof(MachineSpeeds, name) },
+    { #name, "cluster." #name, doc, offsetof(MachineSpeeds, name) },
 #include "machines.def"
 };
 
@@ -201,6 +202,16 @@ static size_t split_name(const char *s, int64_t *ranks)
     return n - digits - 1;
 }
 
+/* The machine of that name, in upper or lower case; -1: none. */
+static int machine_named(const char *name)
+{
+    char *lower = strf(forever, "%s", name);
+
+    for (char *c = lower; *c; c++)
+        *c = (char)(*c >= 'A' && *c <= 'Z' ? *c + 'a' - 'A' : *c);
+    return word_index(lower, machine_names, NMACHINE);
+}
+
 static void set_count(Opts *opts, const char *key, int64_t n, const Loc *loc)
 {
     opts_set(opts, key, strf(forever, "%ld", n), loc);
@@ -210,9 +221,11 @@ static void set_count(Opts *opts, const char *key, int64_t n, const Loc *loc)
 static void read_line(Opts *opts, char *line, const Loc *loc)
 {
     static const char *const from[] = { "measured", "datasheet", "fitted" };
-    char *next, *name = strtok_r(line, " \t\r", &next);
+    char *next, *name;
 
-    if (!name || *name == '#')
+    line[strcspn(line, "#")] = 0;
+    name = strtok_r(line, " \t\r", &next);
+    if (!name)
         return;
     if (!strcmp(name, "device")) { /* a name of several words */
         opts_set(opts, "cluster.device", next + strspn(next, " \t"), loc);
@@ -230,9 +243,10 @@ static void read_line(Opts *opts, char *line, const Loc *loc)
             "%s %s: behind a number stands where it is from: measured, "
             "datasheet or fitted",
             name, value);
-    if (chip && word_index(value, machine_names, NMACHINE) < 0)
+    if (chip && machine_named(value) < 0)
         err(loc, "chip: there is no machine '%s'%s", value,
             did_you_mean(value, machine_names, NMACHINE));
+    value = chip ? machine_names[machine_named(value)] : value;
     if (size) {
         opts_set(opts_new(forever), key, value, loc); /* err() if unknown */
         const char *before = opts_given(opts, key) ? opts_str(opts, key) : NULL;
@@ -315,8 +329,9 @@ void cluster_settle(Opts *opts)
     if (!s)
         return;
     const char *name = internn(s, split_name(s, &ranks));
-    if (word_index(name, machine_names, NMACHINE) >= 0)
-        opts_set(opts, "cluster.chip", name, l);
+    int row = machine_named(name);
+    if (row >= 0)
+        opts_set(opts, "cluster.chip", machine_names[row], l);
     else
         read_machine(opts, name, l);
     if (!ranks || ranks == INT64_MAX)
@@ -352,14 +367,23 @@ static void put_figures(Text *out)
 
 void put_machines(Text *out)
 {
-    put(out, "%-10s", "");
+    put(out, "%-15s%-8s", "", "unit");
     for (int m = 0; m < NMACHINE; m++)
         put(out, "%11s", machine_names[m]);
     for (int i = 0; i < NSPEEDS; i++) {
-        put(out, "\n%-10s", column[i].name);
+        put(out, "\n%-15s%-8.*s", column[i].name,
+            (int)strcspn(column[i].doc, " "), column[i].doc);
         for (int m = 0; m < NMACHINE; m++)
             put(out, "%10.3g%c", number_of(&machines[m], i), sources[m][i]);
     }
     put_figures(out);
-    put(out, "\nm measured, d data sheet, f fitted\n");
+    put(out,
+        "\nm measured, d data sheet, f fitted; what a row means: pleat help "
+        "cluster.<row>\n\n"
+        "a machine file, cluster=./my.machine: what differs from a column\n\n"
+        "    chip h100\n"
+        "    ranks 64\n"
+        "    network 2.5e10 measured\n"
+        "    gemm 2.4e14 measured 1e9     # of products of 1e9 FLOPs\n"
+        "    gemm 5.1e14 measured 1e11\n");
 }

@@ -59,6 +59,15 @@ cp ../../../models/tiny.lua tiny.lua
 result "a machine's memory is the limit" $?
 "$PLEAT" help machines >said && grep -q "^link .*2.6e+11m" said && grep -q "^m measured" said
 result "help machines" $?
+grep -q "^link  *bytes/s " said && grep -q "^network  *bytes/s " said
+result "help machines says units" $?
+sed -n '/^a machine file/,$ { /^    /p }' said >example.machine
+"$PLEAT" compile tiny.lua cluster=./example.machine target=null train.batch=256 axes.batch=1 -o p.plan >said 2>&1 &&
+    "$PLEAT" show p.plan | grep -q "cluster.chip=h100 .*cluster.gemm=1e9:2.4e14,1e11:5.1e14"
+result "its example is a machine file" $?
+"$PLEAT" compile tiny.lua cluster=H100x2 target=null axes.batch=8 train.batch=16 -o p.plan >said 2>&1 &&
+    "$PLEAT" show p.plan | grep -q "cluster.chip=h100 cluster.ranks=2"
+result "a machine's name in upper case" $?
 
 
 # a cluster of GPUs means plans for GPUs, unless a target is stated
