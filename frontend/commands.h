@@ -88,7 +88,7 @@ double series_median(const RunLog *run, const char *name, int64_t after,
 
 typedef struct PageName { /* what a span, or an operation, is called */
     const char *text;
-    int cls; /* InstrClass; -1: several */
+    int cls; /* page_class; -1: several */
     const char *line;
 } PageName;
 typedef struct PageSpan {
@@ -122,9 +122,15 @@ typedef struct PageTime { /* a step of a plan */
 } PageTime;
 PageTime *page_time(Arena *a, const Plan *p);
 int page_instr_name(PageTime *time, const Instr *instr);
-/* By stage its lanes as members of an object; spans below *shortest seconds are
- * joined, *left rows left out, where all were too much. */
-char **page_lanes(PageTime *time, double *shortest, int64_t *left);
+/* The InstrClass of its kind, or behind these its KernelWork. */
+enum { PAGECLASSES = CLASStransfer + NKERNELWORK };
+int page_class(const Instr *instr);
+/* By stage its lanes as members of an object. Where all are too much,
+ * neighbours below *shortest seconds are joined, of runs of phases those below
+ * *coarse. */
+char **page_lanes(PageTime *time, double *shortest, double *coarse);
+/* A file of the model as the page names it: never an absolute path. */
+const char *page_path(const Plan *p, const char *path);
 
 typedef struct PageAlive { /* buffers of one name, alive at the peak */
     const char *name, *line;

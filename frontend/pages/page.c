@@ -145,17 +145,17 @@ static void put_operations(Text *out, PageTime *time)
 /* Seconds of what stands on a stage's compute stream, by class. */
 static void put_work(Text *out, const Program *program)
 {
-    double secs[CLASStransfer + 1] = { 0 };
+    double secs[PAGECLASSES] = { 0 };
 
     for (int f = 0; f < program->nphase; f++)
         for (int i = 0; i < program->phase[f].n; i++) {
             const Instr *instr = &program->instr[program->phase[f].first + i];
             if (instr->issue.stream == STREAMcompute)
-                secs[instr_info(instr->kind)->cls] +=
+                secs[page_class(instr)] +=
                     instr->secs * (double)instr_runs(program, f, instr);
         }
     put(out, "\"work\":[");
-    for (int c = 0; c <= CLASStransfer; c++)
+    for (int c = 0; c < PAGECLASSES; c++)
         put(out, "%s%.9g", c ? "," : "", secs[c]);
     put(out, "],");
 }
@@ -218,7 +218,7 @@ static void put_line_costs(Text *out, const PageTime *time,
     put(out, "],\"sources\":[");
     for (int i = 0; i < p->nsource; i++) {
         put(out, i ? ",[" : "[");
-        put_page(out, p->source[i].file);
+        put_page(out, page_path(p, p->source[i].file));
         put(out, ",");
         put_page(out, p->source[i].text);
         put(out, "]");
@@ -294,7 +294,8 @@ static void put_decisions(Text *out, const Plan *p)
     }
     put(out, ",\"why\":[");
     for (size_t i = 0; i < vec_len(v); i++) {
-        const char *word[] = { v[i].pass, v[i].where, v[i].line, v[i].text };
+        const char *word[] = { v[i].pass, v[i].where, page_path(p, v[i].line),
+                               v[i].text };
         put(out, i ? ",[" : "[");
         for (int k = 0; k < 4; k++) {
             put_page(out, word[k]);
@@ -347,7 +348,7 @@ static void add_event(Arena *a, Measured **v, Table *at, const json_t *event)
     measured->secs += 1e-6 * json_number_value(json_object_get(event, "dur"));
 }
 
-static void put_measured(Text *out, const char *dir)
+static void put_measured(Text *out, const Plan *p, const char *dir)
 {
     Arena *a = out->arena;
     const RunLog *run = run_log(a, dir);
@@ -368,7 +369,7 @@ static void put_measured(Text *out, const char *dir)
         put(out, i ? ",[" : "[");
         put_page(out, measured[i].name);
         put(out, ",");
-        put_page(out, measured[i].line);
+        put_page(out, page_path(p, measured[i].line));
         put(out, ",%.9g,%.9g]", measured[i].planned, measured[i].secs);
     }
     put(out, "]}");
@@ -379,13 +380,13 @@ static void put_measured(Text *out, const char *dir)
 static PageAlive *put_stages(Text *out, PageTime *time)
 {
     const Plan *p = time->plan;
-    double shortest;
-    int64_t left, most = -1;
-    char **lanes = page_lanes(time, &shortest, &left);
+    double shortest, coarse;
+    int64_t most = -1;
+    char **lanes = page_lanes(time, &shortest, &coarse);
     PageAlive *alive = NULL;
 
     put_page_number(out, "shortest", shortest);
-    put_page_number(out, "rowsLeft", (double)left);
+    put_page_number(out, "coarse", coarse);
     put(out, ",\"stages\":[");
     for (int i = 0; i < p->nrole; i++) {
         PageMemory m = page_memory(out->arena, time, i);
@@ -426,7 +427,7 @@ static void put_plan(Text *out, const Plan *p, const char *name,
     PageTime *t = page_time(out->arena, p);
 
     put(out, "{\"name\":");
-    put_page(out, name);
+    put_page(out, page_path(p, name));
     put_numbers(out, p, t);
     put_mesh(out, p);
     put_line_costs(out, t, put_stages(out, t));
@@ -434,7 +435,7 @@ static void put_plan(Text *out, const Plan *p, const char *name,
     put_names(out, t);
     put_decisions(out, p);
     if (dir)
-        put_measured(out, dir);
+        put_measured(out, p, dir);
     put(out, "}");
 }
 

@@ -4,7 +4,7 @@
  * a pipeline's table counts from the first to the last row that names it. */
 #include "../frontend.h"
 
-enum { POINTS = 400, ALIVE = 40 };
+enum { POINTS = 400, ALIVE = 40, LEASTSHARE = 2000 };
 
 typedef struct MemoryPoint {
     double time;
@@ -248,13 +248,24 @@ static void put_curve(Text *out, const MemoryCurve *curve, size_t most)
     put(out, "]}");
 }
 
-static void put_alive(Text *out, const PageAlive *alive)
+static int64_t bytes_alive(const PageAlive *alive)
+{
+    int64_t sum = 0;
+
+    for (size_t i = 0; i < vec_len(alive); i++)
+        sum += alive[i].bytes;
+    return sum;
+}
+
+/* Buffers below 1 / LEASTSHARE of all are joined. */
+static void put_alive(Text *out, const Plan *p, const PageAlive *alive)
 {
     PageAlive rest = { "all others", "", NULL, 0, Btemp, 0, 0 };
+    int64_t least = bytes_alive(alive) / LEASTSHARE;
 
     put(out, "[");
     for (size_t i = 0; i < vec_len(alive); i++) {
-        if (i >= ALIVE) {
+        if (i >= ALIVE || alive[i].bytes < least) {
             rest.count += alive[i].count;
             rest.bytes += alive[i].bytes;
             continue;
@@ -262,7 +273,7 @@ static void put_alive(Text *out, const PageAlive *alive)
         put(out, i ? ",[" : "[");
         put_page(out, alive[i].name);
         put(out, ",");
-        put_page(out, alive[i].line);
+        put_page(out, page_path(p, alive[i].line));
         put(out, ",%d,%ld,%ld]", (int)alive[i].cls, alive[i].count,
             alive[i].bytes);
     }
@@ -294,7 +305,7 @@ PageMemory page_memory(Arena *a, const PageTime *time, int stage)
     put(&text, "\"memory\":");
     put_curve(&text, &m, most);
     put(&text, ",\"alive\":");
-    put_alive(&text, out.alive);
+    put_alive(&text, time->plan, out.alive);
     out.text = text.s;
     return out;
 }

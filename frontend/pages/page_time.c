@@ -3,12 +3,14 @@
  * run of each phase. A lane is types [gap, time, name], in nanoseconds, and
  * their order, in which [n, [...]] stands for a part that comes n times: layers
  * that are alike take the room of one. Where it is still too much, neighbours
- * shorter than some time become one span. */
+ * shorter than some time are joined, a few to a span. */
 #include "../frontend.h"
 
 enum {
     LANEBYTES = 700000, /* of all lanes of a page */
+    ROWBYTES = 300000,  /* of those of runs of phases */
     ALLROWS = 30000,    /* of all stages */
+    JOINED = 4,         /* times the shortest, the longest that is joined */
     PERIOD = 2000       /* spans of a part that repeats, at most */
 };
 
@@ -18,6 +20,17 @@ typedef struct LaneSpan {
 } LaneSpan;
 
 /* ---- names --------------------------------------------------------------- */
+
+const char *page_path(const Plan *p, const char *path)
+{
+    const char *model = p->nsource ? p->source[0].file : "";
+    const char *slash = strrchr(model, '/');
+    size_t n = slash ? (size_t)(slash + 1 - model) : 0;
+
+    if (*path != '/')
+        return path;
+    return n && !strncmp(path, model, n) ? path + n : strrchr(path, '/') + 1;
+}
 
 static int page_phase(PageTime *time, const char *name)
 {
@@ -45,13 +58,20 @@ static int page_name(PageTime *time, const char *text, int cls,
     return (int)(uintptr_t)*at - 1;
 }
 
+int page_class(const Instr *instr)
+{
+    return instr->work ? CLASStransfer + (int)instr->work
+                       : (int)instr_info(instr->kind)->cls;
+}
+
 int page_instr_name(PageTime *time, const Instr *instr)
 {
     const char *line =
-        instr->file ? strf(time->arena, "%s:%d", instr->file, instr->line) : "";
+        instr->file ? strf(time->arena, "%s:%d",
+                           page_path(time->plan, instr->file), instr->line)
+                    : "";
 
-    return page_name(time, instr_label(instr),
-                     (int)instr_info(instr->kind)->cls, line);
+    return page_name(time, instr_label(instr), page_class(instr), line);
 }
 
 /* ---- what is seen of the program ----------------------------------------- */
@@ -184,12 +204,12 @@ static int64_t nanoseconds(double secs)
     return ns > 0 ? ns : 0;
 }
 
-/* span from `start` on, neighbours below `shortest` seconds in one. */
+/* span from `start` on; neighbours below `shortest` seconds are joined, by the
+ * name `others`. */
 static LaneSpan *lane_of(PageTime *time, const PageSpan *span, double start,
-                         double shortest)
+                         double shortest, int others)
 {
     LaneSpan *out = NULL;
-    int others = shortest > 0 ? page_name(time, "short ones", -1, "") : -1;
 
     for (size_t i = 0; i < vec_len(span); i++) {
         LaneSpan x = { nanoseconds(span[i].from - start),
@@ -199,7 +219,8 @@ static LaneSpan *lane_of(PageTime *time, const PageSpan *span, double start,
             x.name = others;
         start = span[i].end;
         if (last && last->name == others && x.name == others &&
-            (double)x.gap < 1e9 * shortest)
+            (double)x.gap < 1e9 * shortest &&
+            (double)last->time < JOINED * 1e9 * shortest)
             last->time += x.gap + x.time;
         else
             vec_push(time->arena, out, x);
@@ -220,7 +241,7 @@ static double phase_start(const PagePhase *phase)
 static void put_phases(Text *out, PageTime *time, const PageStage *stage,
                        double shortest)
 {
-    int n = 0;
+    int n = 0, others = page_name(time, "short ones", -1, "");
 
     put(out, "\"phases\":[");
     for (int f = 0; f < stage->program->nphase; f++) {
@@ -236,7 +257,7 @@ static void put_phases(Text *out, PageTime *time, const PageStage *stage,
                 continue;
             put(out, "%s[%d,", lanes++ ? "," : "", s);
             put_lane(out, lane_of(time, phase->lane[s], phase_start(phase),
-                                  shortest));
+                                  shortest, others));
             put(out, "]");
         }
         put(out, "]}");
@@ -244,55 +265,68 @@ static void put_phases(Text *out, PageTime *time, const PageStage *stage,
     put(out, "]");
 }
 
-/* Rows of a stage, its first `most`; returns how many are left out. */
-static int64_t put_rows(Text *out, PageTime *time, const PageStage *stage,
-                        size_t most)
+/* Runs of phases of a stage; returns how many spans they are. */
+static size_t put_rows(Text *out, PageTime *time, const PageStage *stage,
+                       double coarse)
 {
-    LaneSpan *v = NULL;
-    double end = 0;
-    int64_t left = 0;
+    PageSpan *v = NULL;
 
     for (size_t i = 0; i < vec_len(stage->row); i++) {
         const PageRow *row = &stage->row[i];
-        if (!row->works)
-            continue;
-        left += vec_len(v) >= most;
-        if (vec_len(v) < most)
-            vec_push(
-                time->arena, v,
-                ((LaneSpan){
-                    nanoseconds(row->from - end),
-                    nanoseconds(row->end - row->from),
-                    page_phase(time,
-                               stage->program->phase[row->slot.phase].name) }));
-        end = row->end;
+        const Phase *phase = &stage->program->phase[row->slot.phase];
+        if (row->works)
+            vec_push(time->arena, v,
+                     ((PageSpan){ row->from, row->end,
+                                  page_phase(time, phase->name) }));
     }
+    LaneSpan *lane =
+        lane_of(time, v, 0, coarse, page_phase(time, "several runs"));
     put(out, "\"rows\":");
-    put_lane(out, v);
-    return left;
+    put_lane(out, lane);
+    return vec_len(lane);
 }
 
-char **page_lanes(PageTime *time, double *shortest, int64_t *left)
+static double coarser(const PageTime *time, double shortest)
+{
+    return shortest > 0 ? 2 * shortest : 1e-6 * time->makespan;
+}
+
+/* v: texts by stage, added to; returns their bytes, *spans how many runs. */
+static size_t put_all_rows(PageTime *time, Text *v, double coarse,
+                           size_t *spans)
+{
+    size_t bytes = 0;
+
+    *spans = 0;
+    for (int i = 0; i < time->plan->nrole; i++) {
+        v[i] = (Text){ .arena = time->arena };
+        *spans += put_rows(&v[i], time, &time->stage[i], coarse);
+        bytes += v[i].len;
+    }
+    return bytes;
+}
+
+char **page_lanes(PageTime *time, double *shortest, double *coarse)
 {
     int n = time->plan->nrole;
+    Text *rows = alloc(time->arena, sizeof *rows * (size_t)n);
     char **v = alloc(time->arena, sizeof *v * (size_t)n);
-    size_t bytes = 2 * LANEBYTES;
+    size_t spans, bytes = LANEBYTES + 1;
 
-    for (*shortest = 0; bytes > LANEBYTES;
-         *shortest = *shortest > 0 ? 2 * *shortest : 1e-6 * time->makespan) {
+    *coarse = *shortest = 0;
+    while (put_all_rows(time, rows, *coarse, &spans) > ROWBYTES ||
+           spans > ALLROWS)
+        *coarse = coarser(time, *coarse);
+    for (double least = 0; bytes > LANEBYTES; least = coarser(time, least)) {
         bytes = 0;
-        *left = 0;
+        *shortest = least;
         for (int i = 0; i < n; i++) {
             Text out = { .arena = time->arena };
-            *left += put_rows(&out, time, &time->stage[i],
-                              (size_t)(ALLROWS / n + 1));
-            put(&out, ",");
-            put_phases(&out, time, &time->stage[i], *shortest);
+            put(&out, "%s,", rows[i].s);
+            put_phases(&out, time, &time->stage[i], least);
             v[i] = out.s;
             bytes += out.len;
         }
-        if (bytes <= LANEBYTES)
-            break;
     }
     return v;
 }

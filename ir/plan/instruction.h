@@ -72,6 +72,13 @@ typedef enum InstrClass {
     CLASStransfer
 } InstrClass;
 
+typedef enum KernelWork { /* more of a class, of kernels and products */
+                          WORKother,
+                          WORKattention,
+                          WORKgrouped,
+                          NKERNELWORK
+} KernelWork;
+
 typedef enum FieldType {
     FIELDdtype,
     FIELDreduce,
@@ -234,6 +241,7 @@ typedef struct Instr {
     int line;
     double flops, bytes, secs; /* predicted, for one rank */
     InstrSpeeds speeds;
+    KernelWork work;
     double again; /* of the FLOPs: its share of what ranks of
                                      the stage do more than once */
     int experts;  /* takes tokens to experts, or back */

@@ -56,6 +56,18 @@ static InstrKind kind_text(Codec *codec, InstrKind kind)
     lex_err(codec->in, "no instruction '%s'", s);
 }
 
+static void work_text(Codec *codec, Instr *instr)
+{
+    static const char *const words[NKERNELWORK] = {
+        [WORKattention] = "attention",
+        [WORKgrouped] = "grouped",
+    };
+
+    for (KernelWork w = WORKother + 1; w < NKERNELWORK; w++)
+        if (code_option(codec, words[w], instr->work == w))
+            instr->work = w;
+}
+
 static void instr_text(Codec *codec, Instr *instr)
 {
     instr->kind = kind_text(codec, instr->kind);
@@ -78,6 +90,7 @@ static void instr_text(Codec *codec, Instr *instr)
         if (code_option(codec, "again", instr->again != 0))
             instr->again = code_num(codec, instr->again);
         instr->experts = code_option(codec, "experts", instr->experts);
+        work_text(codec, instr);
     }
     code_place(codec, &instr->file, &instr->line);
 }

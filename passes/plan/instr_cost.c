@@ -280,6 +280,17 @@ double copy_secs(const Graph *g, double bytes)
            bytes / (speeds->offload > 0 ? speeds->offload : speeds->memory);
 }
 
+static KernelWork work_of(const Group *group)
+{
+    switch (group->fam) {
+    case FAMattn:
+    case FAMattn_bwd: return WORKattention;
+    case FAMgmm:
+    case FAMgmm_wgrad: return WORKgrouped;
+    default: return WORKother;
+    }
+}
+
 void predict(const Graph *g, const Group *group, Instr *instr)
 {
     const MachineSpeeds *speeds = machine_of(g);
@@ -288,6 +299,7 @@ void predict(const Graph *g, const Group *group, Instr *instr)
         count(g, group, instr);
     instr->again = instr->flops * share_again(g, group);
     instr->speeds = speeds_of(g, group, instr);
+    instr->work = work_of(group);
     if (group->fam == FAMcopy) {
         instr->secs = copy_secs(g, instr->bytes);
         return;

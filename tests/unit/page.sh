@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 2
 : "${PLEAT:=$PWD/build/pleat}"
 dir=$PWD/build/tests/page
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
-echo 1..24
+echo 1..26
 . tests/expect
 
 browser=
@@ -56,6 +56,10 @@ peak=$("$PLEAT" show "$dir/a.plan" | awk '/^memory of a rank/ && $5 > most { mos
 is "two plans as a page" 0 "$PLEAT" show "$dir/a.plan" "$dir/b.plan" --html "$dir/two.html"
 [ "$(wc -c <"$dir/two.html")" -lt 400000 ]
 ended "it is small" $? "$(wc -c <"$dir/two.html") bytes"
+! grep -q "$dir\|\"name\":\"/" "$dir/two.html"
+ended "it names no absolute path" $? "$(grep -o '"name":"[^"]*"' "$dir/two.html" | head -n 1)"
+grep -q '"work":\[[^]]*,[0-9.e-]*[1-9][0-9.e-]*,[0-9.e-]*[1-9][0-9.e-]*\]' "$dir/two.html"
+ended "attention and grouped products are classes" $? "$(grep -o '"work":[^]]*' "$dir/two.html" | head -n 1)"
 shown two.html
 drawn "the step's time" "takes $step ms on 4 ranks (host)"
 drawn "the peak of its largest stage" "A rank needs $peak MiB, which fits into 1.00 GiB"
