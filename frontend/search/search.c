@@ -636,11 +636,12 @@ static void set_world(Space *space, Graph *g)
         err(NULL, "search: for how many ranks? cluster=h100x64 says a machine "
                   "and their number, or world=64");
     space->s.world = opts_int(opts, "world");
+    mesh_new(forever, space->s.world, (int64_t[NMESH]){ 0 },
+             opts_str(opts, "fold.order"), NULL);
     space->s.host = opts_int(opts, "fold.host");
     space->s.target = target_of(opts);
     space->s.machine = machine_speeds(opts, space->s.target->machine);
     space->s.limit = memory_limit(opts, space->s.target);
-    space->s.tensor = space->s.host ? space->s.host : space->s.world;
     space->s.weight = dtypes[opts_dtype(opts)].bytes;
 }
 

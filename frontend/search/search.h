@@ -72,12 +72,12 @@ typedef struct Search {
     MachineSpeeds machine;
     const char *batch_key;             /* "axes.batch" */
     int64_t world, host, batch, limit; /* sequences of a step; bytes */
-    int64_t seq, experts, tensor;      /* tensor: the most ranks of tp */
-    double tokens, flops;              /* of a step, all ranks */
-    double weight;  /* bytes of an element that kernels read */
-    Arena *scratch; /* of one estimate */
-    Table *cuts;    /* chunks -> Stages; with stages: where units are */
-    Table *alive;   /* of a schedule: see search_alive */
+    int64_t seq, experts;
+    double tokens, flops; /* of a step, all ranks */
+    double weight;        /* bytes of an element that kernels read */
+    Arena *scratch;       /* of one estimate */
+    Table *cuts;          /* chunks -> Stages; with stages: where units are */
+    Table *alive;         /* of a schedule: see search_alive */
 } Search;
 
 typedef struct ShortFold { /* whose short plans are made */

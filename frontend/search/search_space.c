@@ -4,8 +4,10 @@
 #include "../../ir/settings/keys.h"
 #include "search.h"
 
-enum { CHUNKS = 8, TOKENS = 512 }; /* see search_list */
-enum { MOSTPIN = 8, NEAR = 64 };   /* kinds of pins; ranks more or fewer */
+enum { CHUNKS = 8, TOKENS = 512, LINKED = 128 }; /* see search_list */
+enum { MOSTPIN = 8, NEAR = 64 }; /* kinds of pins; ranks more or fewer */
+
+static int has_points(Space *space, int64_t world, int64_t batch);
 
 /* What the command line gives; 0 (schedule and zero: -1): it is free. */
 void search_pins(Space *space)
@@ -24,6 +26,9 @@ void search_pins(Space *space)
         opts_given(opts, "fold.schedule")
             ? key_word("fold.schedule", opts_str(opts, "fold.schedule"))
             : -1;
+    if (!has_points(space, space->s.world, space->s.batch))
+        no_point(space);
+    space->legal = 0;
 }
 
 /* ---- the nearest of what is given --------------------------------------- */
@@ -174,29 +179,49 @@ static void add_experts(Space *space, Point p, const ModelCost ref[2])
         }
 }
 
-/* The space, but for what is given: tp stays where links join ranks, etp
- * divides tp; a rank has TOKENS of a sequence at least, where
- * cp cuts it; up to SEQUENCES of a micro-batch, up to CHUNKS of a stage, powers
- * of two. */
+/* The most ranks of an axis that is free, at most `most`, or what is given. */
+static int64_t most_ranks(int64_t pin, int64_t free, int64_t most)
+{
+    int64_t n = pin ? pin : free;
+
+    return n < most ? n : most;
+}
+
+static void add_stages(Space *space, Point p, const ModelCost ref[2])
+{
+    int64_t n = space->s.units.nunit, *size = p.size;
+    int64_t cut = size[Mtp] * size[Mcp], rest = space->s.world / cut;
+    int64_t pin = space->pin.size[Mpp], most = n ? n + 2 : 1;
+
+    for (int64_t pp = 1; pp <= most && pp <= rest; pp++) {
+        if (rest % pp || !may_be(pin, pp))
+            continue;
+        size[Mpp] = pp;
+        size[Mdp] = rest / pp;
+        if (may_be(space->pin.size[Mdp], size[Mdp]))
+            add_experts(space, p, ref);
+    }
+}
+
+/* The space, but for what is given: tp stays where links join ranks (LINKED
+ * where the machine is not known), etp divides tp; a rank has TOKENS of a
+ * sequence at least, where cp cuts it; up to SEQUENCES of a micro-batch, up to
+ * CHUNKS of a stage, powers of two. */
 void search_list(Space *space, const ModelCost ref[2])
 {
     int64_t world = space->s.world, seq = space->s.seq;
     const int64_t *pin = space->pin.size;
-    int64_t units = space->s.units.nunit, stages = units ? units + 2 : 1;
+    int64_t links = space->s.host ? space->s.host : LINKED;
+    int64_t tensor = most_ranks(pin[Mtp], links, world);
 
-    for (int64_t tp = 1; tp <= world; tp++)
-        for (int64_t cp = 1; cp <= world / tp && world % tp == 0; cp++)
-            for (int64_t pp = 1; pp <= world / tp / cp; pp++) {
-                Point p = { .size = { [Mtp] = tp, [Mcp] = cp, [Mpp] = pp } };
-                if (world % (tp * cp * pp) || !may_be(pin[Mtp], tp) ||
-                    !may_be(pin[Mcp], cp) || !may_be(pin[Mpp], pp) ||
-                    (tp > space->s.tensor && !pin[Mtp]) || pp > stages ||
-                    (cp > 1 && !pin[Mcp] && seq < TOKENS * cp * tp))
-                    continue;
-                p.size[Mdp] = world / (tp * cp * pp);
-                if (may_be(pin[Mdp], p.size[Mdp]))
-                    add_experts(space, p, ref);
-            }
+    for (int64_t tp = 1; tp <= tensor; tp++) {
+        int64_t rest = world / tp, free = seq / (TOKENS * tp);
+        int64_t most = most_ranks(pin[Mcp], free > 1 ? free : 1, rest);
+        for (int64_t cp = 1; cp <= most && world % tp == 0; cp++)
+            if (rest % cp == 0 && may_be(pin[Mtp], tp) && may_be(pin[Mcp], cp))
+                add_stages(space, (Point){ .size = { [Mtp] = tp, [Mcp] = cp } },
+                           ref);
+    }
 }
 
 /* ---- nothing to choose from ---------------------------------------------- */
@@ -224,19 +249,19 @@ static const char *nearest_pin(Space *space)
     return NULL;
 }
 
-static int has_points(Space *space, int64_t world)
+/* Has a step of so many sequences on so many ranks a legal point? */
+static int has_points(Space *space, int64_t world, int64_t batch)
 {
     NearPin none = { .pin = -1 };
-    int64_t was = space->s.world, tensor = space->s.tensor;
+    Search was = space->s;
 
     space->s.world = world;
-    space->s.tensor = space->s.host ? space->s.host : world;
+    space->s.batch = batch;
     space->legal = 0;
     space->near = &none;
     if (world > 0)
         search_list(space, NULL);
-    space->s.world = was;
-    space->s.tensor = tensor;
+    space->s = was;
     return space->legal > 0;
 }
 
@@ -246,10 +271,26 @@ static const char *nearest_world(Space *space)
 
     for (int64_t d = 1; d <= NEAR; d++)
         for (int64_t w = world - d; w <= world + d; w += 2 * d)
-            if (has_points(space, w))
+            if (has_points(space, w, space->s.batch))
                 return strf(forever, "%lld rank%s", (long long)w,
                             w == 1 ? "" : "s");
     return NULL;
+}
+
+/* A multiple of the micro-batches of dp ranks, more sequences than given. */
+static const char *nearest_batch(Space *space)
+{
+    int64_t now = space->s.batch, near = INT64_MAX;
+
+    for (int64_t dp = 1; dp <= space->s.world; dp++) {
+        int64_t each = dp * space->s.model[0].batch;
+        int64_t batch = (now / each + 1) * each;
+        if (space->s.world % dp == 0 && batch < near &&
+            has_points(space, space->s.world, batch))
+            near = batch;
+    }
+    return near < INT64_MAX ? strf(forever, "train.batch=%lld", (long long)near)
+                            : NULL;
 }
 
 static int has_pins(Space *space)
@@ -265,16 +306,21 @@ static int has_pins(Space *space)
 /* Where it may be for what is given, or for the model, a compile says why. */
 void no_point(Space *space)
 {
-    if (has_pins(space) || has_points(space, space->s.world))
+    if (has_pins(space) || has_points(space, space->s.world, space->s.batch))
         compile(search_traced(space, space->s.model[0].batch), space->s.target,
                 &(CompileOptions){ .out = stderr });
     const char *near = nearest_pin(space);
     near = near ? near : nearest_world(space);
+    const char *batch = nearest_batch(space);
+    const char *both = near && batch ? " or " : "";
+    near = near ? near : "";
+    batch = batch ? batch : "";
     err(NULL,
-        "search: %lld ranks and %lld sequences a step have no legal fold "
-        "with these keys%s%s%s",
+        "search: %lld ranks and %lld sequences a step (train.batch) have no "
+        "legal fold with these keys%s%s%s%s%s",
         (long long)space->s.world, (long long)space->s.batch,
-        near ? " (nearest legal: " : "", near ? near : "", near ? ")" : "");
+        *near || *batch ? " (nearest legal: " : "", near, both, batch,
+        *near || *batch ? ")" : "");
 }
 
 static const Candidate *smallest(const Space *space)

@@ -147,7 +147,10 @@ refuse() {
 refuse "nearest legal: tp=2" search tiny.lua cluster=h100x8 fold.tp=3
 refuse "nearest legal: ep=2" search tiny.lua cluster=h100x8 fold.ep=3
 refuse "nearest legal: fold.vpp=2 in place of 3" search tiny.lua cluster=h100x8 fold.vpp=3
-refuse "nearest legal: 12 ranks" search tiny.lua cluster=h100x13
+refuse "nearest legal: 12 ranks or train.batch=65" search tiny.lua cluster=h100x13
+refuse "4096 ranks and 64 sequences a step (train.batch) have no legal fold .*: train.batch=128" search tiny.lua cluster=h100x4096
+refuse "nearest legal: train.batch=1111111" search tiny.lua cluster=h100x9999999
+refuse "world: 1000000000000 is not between 1 and" search tiny.lua target=null world=1000000000000
 refuse "for how many ranks" search tiny.lua
 refuse "no plan fits into 9.00 KiB of a rank; the least, .* is that of fold" search tiny.lua cluster=h100x32 memory=9KiB
 refuse "not known yet whether a plan fits into 600.00 KiB of a rank: .* points are compiled" search tiny.lua cluster=h100x32 memory=600KiB
