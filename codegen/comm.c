@@ -1,9 +1,9 @@
-/* comm.c: collectives as instructions: which elements, in what blocks. Tensors
- * are row-major, so a collective along one axis moves, for each index of the
- * axes before it (outer), one run of the axis and what is behind it. */
+/* comm.c: collectives as instructions. Tensors are row-major, so a collective
+ * along an axis moves, for each index of the axes before it (outer), one
+ * contiguous run: the axis and all axes behind it. */
 #include "codegen.h"
 
-static int64_t product(const Graph *g, const Node *n, int from, int to)
+static int64_t local_product(const Graph *g, const Node *n, int from, int to)
 {
     int64_t e = 1;
 
@@ -12,7 +12,7 @@ static int64_t product(const Graph *g, const Node *n, int from, int to)
     return e;
 }
 
-/* The reduction over the atoms of a collective, as its operand's type says. */
+/* Reduction of a collective over `atoms`, from the type of its operand x. */
 static Reduce reduction(const Graph *g, const Node *x, uint32_t atoms)
 {
     for (int i = 0; i < g->mesh->natom; i++)
@@ -21,9 +21,10 @@ static Reduce reduction(const Graph *g, const Node *x, uint32_t atoms)
     return Radd;
 }
 
-/* Atoms of n that cut axis a in pieces, of a set. */
-static uint32_t piecing(const Graph *g, const Node *n, const Axis *a,
-                        uint32_t atoms)
+/* Those of `atoms` that cut axis a of n in the zigzag order (two pieces a
+ * rank). */
+static uint32_t zigzag_cuts(const Graph *g, const Node *n, const Axis *a,
+                            uint32_t atoms)
 {
     for (int i = 0; i < g->mesh->natom; i++)
         if (n->sh[i].k != S || n->sh[i].a != a)
@@ -31,47 +32,50 @@ static uint32_t piecing(const Graph *g, const Node *n, const Axis *a,
     return atoms & zigzag_atoms(g->mesh, a);
 }
 
-/* 2 where the axis stays in pieces, each of which the collective treats as an
- * axis of its own. */
-static int64_t halves(const Graph *g, const Node *cut, const Axis *a,
-                      uint32_t atoms)
+/* 2 if the axis keeps two zigzag pieces a rank in `cut`, each of which the
+ * collective treats as an axis of its own; else 1. */
+static int64_t pieces_a_rank(const Graph *g, const Node *cut, const Axis *a,
+                             uint32_t atoms)
 {
-    return piecing(g, cut, a, atoms) || !piecing(g, cut, a, ~0u) ? 1 : 2;
+    return zigzag_cuts(g, cut, a, atoms) || !zigzag_cuts(g, cut, a, ~0u) ? 1
+                                                                         : 2;
 }
 
-typedef struct Pieces { /* how the group's atoms z make pieces */
+typedef struct ZigzagPieces { /* zigzag order of the group's atoms */
     int64_t zig, low;
-} Pieces;
+} ZigzagPieces;
 
-static Pieces zigzag(const Graph *g, const Node *n, uint32_t z)
+static ZigzagPieces zigzag_pieces(const Graph *g, const Node *n, uint32_t z)
 {
     uint32_t atoms = n_atoms(n);
 
     if (!z)
-        return (Pieces){ 0, 0 };
-    return (Pieces){ mesh_extent(g->mesh, z),
-                     mesh_extent(g->mesh, atoms & ((z & -z) - 1)) };
+        return (ZigzagPieces){ 0, 0 };
+    return (ZigzagPieces){ mesh_extent(g->mesh, z),
+                           mesh_extent(g->mesh, atoms & ((z & -z) - 1)) };
 }
 
-/* Blocks along axis A of the tensor in which it is cut. */
-static AllgatherArgs along(const Graph *g, const Node *n, const Node *cut)
+/* Blocks of the tensor `cut` along the axis of collective n. */
+static AllgatherArgs allgather_args(const Graph *g, const Node *n,
+                                    const Node *cut)
 {
     int d = dim_of(cut, n_axis(n));
-    int64_t h = halves(g, cut, n_axis(n), n_atoms(n));
-    Pieces p = zigzag(g, n, piecing(g, cut, n_axis(n), n_atoms(n)));
+    int64_t h = pieces_a_rank(g, cut, n_axis(n), n_atoms(n));
+    ZigzagPieces p =
+        zigzag_pieces(g, n, zigzag_cuts(g, cut, n_axis(n), n_atoms(n)));
 
     return (AllgatherArgs){
         .dt = n->dt,
-        .outer = product(g, cut, 0, d) * h,
-        .chunk = product(g, cut, d, cut->nd) / h,
+        .outer = local_product(g, cut, 0, d) * h,
+        .chunk = local_product(g, cut, d, cut->nd) / h,
         .zig = p.zig,
         .low = p.low,
     };
 }
 
-static ReducescatterArgs scatter(const Graph *g, const Node *n)
+static ReducescatterArgs reducescatter_args(const Graph *g, const Node *n)
 {
-    AllgatherArgs x = along(g, n, n);
+    AllgatherArgs x = allgather_args(g, n, n);
 
     return (ReducescatterArgs){
         .dt = x.dt,
@@ -83,44 +87,46 @@ static ReducescatterArgs scatter(const Graph *g, const Node *n)
     };
 }
 
-/* The size that stays in pieces gives its factor 2 to what lies before it. */
-static AlltoallArgs exchange(const Graph *g, const Node *n)
+/* An axis that keeps two pieces passes its factor 2 to the axes before it. */
+static AlltoallArgs alltoall_args(const Graph *g, const Node *n)
 {
     const Node *x = n->in[0];
     const struct alltoall_attrs *t = &n->at.alltoall;
     int da = dim_of(n, t->from), db = dim_of(n, t->to);
     int lo = da < db ? da : db, hi = da < db ? db : da;
-    int64_t ha = halves(g, x, t->from, t->atoms);
-    int64_t hb = halves(g, n, t->to, t->atoms);
+    int64_t ha = pieces_a_rank(g, x, t->from, t->atoms);
+    int64_t hb = pieces_a_rank(g, n, t->to, t->atoms);
     int64_t hlo = da < db ? ha : hb, hhi = da < db ? hb : ha;
-    uint32_t za = piecing(g, x, t->from, t->atoms);
-    Pieces p = zigzag(g, n, za ? za : piecing(g, n, t->to, t->atoms));
+    uint32_t za = zigzag_cuts(g, x, t->from, t->atoms);
+    ZigzagPieces p =
+        zigzag_pieces(g, n, za ? za : zigzag_cuts(g, n, t->to, t->atoms));
 
     return (AlltoallArgs){
         .dt = n->dt,
-        .outer = product(g, n, 0, lo) * hlo,
+        .outer = local_product(g, n, 0, lo) * hlo,
         .a = local_n(g, n, da) / ha,
-        .mid = product(g, n, lo + 1, hi) * hhi,
+        .mid = local_product(g, n, lo + 1, hi) * hhi,
         .b = local_n(g, x, db) / hb,
-        .inner = product(g, n, hi + 1, n->nd),
+        .inner = local_product(g, n, hi + 1, n->nd),
         .swap = db < da,
         .zig = za ? p.zig : -p.zig,
         .low = p.low,
     };
 }
 
-static void blocks(Group *group, Arena *a, const Graph *g, const Node *n)
+static void set_collective(Group *group, Arena *a, const Graph *g,
+                           const Node *n)
 {
     int64_t all = local_elems(g, n);
 
     switch (n->op) {
     case Oallgather:
         group->instr.kind = Iallgather;
-        group->instr.allgather = along(g, n, n->in[0]);
+        group->instr.allgather = allgather_args(g, n, n->in[0]);
         return;
     case Oreducescatter:
         group->instr.kind = Ireducescatter;
-        group->instr.reducescatter = scatter(g, n);
+        group->instr.reducescatter = reducescatter_args(g, n);
         return;
     case Oallreduce:
     case Opp_sum:
@@ -136,14 +142,14 @@ static void blocks(Group *group, Arena *a, const Graph *g, const Node *n)
         return;
     case Oalltoall:
         group->instr.kind = Ialltoall;
-        group->instr.alltoall = exchange(g, n);
+        group->instr.alltoall = alltoall_args(g, n);
         return;
     default: die("%s: not a collective", optab[n->op].name);
     }
 }
 
-/* To or from another stage: all of the value. */
-static void transfer(Group *group, Arena *a, const Graph *g, Node *n)
+/* send or recv of a whole value between pipeline stages. */
+static void set_transfer(Group *group, Arena *a, const Graph *g, Node *n)
 {
     Node *x = n->op == Osend ? n->in[0] : n;
 
@@ -160,8 +166,9 @@ static void transfer(Group *group, Arena *a, const Graph *g, Node *n)
     set_label(group, a, n);
 }
 
-/* What a rank receives, or sends: of an all-reduce in two halves. */
-static double moved(const Graph *g, const Node *n)
+/* Bytes that a rank sends (and receives). An all-reduce counts twice:
+ * reduce-scatter and all-gather. */
+static double moved_bytes(const Graph *g, const Node *n)
 {
     double ranks = (double)mesh_extent(g->mesh, n_atoms(n));
     double most =
@@ -173,7 +180,8 @@ static double moved(const Graph *g, const Node *n)
            (ranks - 1) / ranks;
 }
 
-static void operands(Group *group, Arena *a, Node *send, Node *recv, Node *last)
+static void set_operands(Group *group, Arena *a, Node *send, Node *recv,
+                         Node *last)
 {
     Node *view[3] = { send, recv, last };
 
@@ -184,8 +192,9 @@ static void operands(Group *group, Arena *a, Node *send, Node *recv, Node *last)
     group->narg = 3;
 }
 
-/* With what lies around the all-to-all: rows are expected as its map says. */
-static void rows(Graph *g, Group *group, Arena *a)
+/* sendrows or returnrows: the all-to-all with the gather before it or the sum
+ * behind it. The expected number of rows is that of the routing map. */
+static void set_row_exchange(Graph *g, Group *group, Arena *a)
 {
     Node *n = group->node[1];
     RowExchange x;
@@ -195,7 +204,7 @@ static void rows(Graph *g, Group *group, Arena *a)
         die("%s: no exchange of rows", n->name);
     uint32_t atoms = n_atoms(x.alltoall);
     double ranks = (double)mesh_extent(g->mesh, atoms);
-    operands(group, a, x.rows, n, x.member->in[1]);
+    set_operands(group, a, x.rows, n, x.member->in[1]);
     group->instr.kind = sends ? Isendrows : Ireturnrows;
     group->instr.rows =
         (RowsArgs){ n->dt, x.tokens, x.pair, x.width, .kernel = -1 };
@@ -210,17 +219,17 @@ void comm_lower(Graph *g, Group *group, Arena *a)
     Node *n = group->node[0];
 
     if (n->op == Osend || n->op == Orecv) {
-        transfer(group, a, g, n);
+        set_transfer(group, a, g, n);
         return;
     }
     if (group->n > 1) {
-        rows(g, group, a);
+        set_row_exchange(g, group, a);
         return;
     }
-    operands(group, a, n->in[0], n, NULL);
-    blocks(group, a, g, n);
+    set_operands(group, a, n->in[0], n, NULL);
+    set_collective(group, a, g, n);
     group->instr.atoms = n_atoms(n);
-    group->instr.bytes = moved(g, n);
+    group->instr.bytes = moved_bytes(g, n);
     set_label(group, a, n);
 }
 

@@ -1,15 +1,12 @@
-/* cuda.c: kernels for GPUs from the same groups. A loop kernel is printed for a
- * grid (map_gpu.c: who does what); what has one thread an item (topk, cumsum,
- * scatter_add) keeps its text and gets its item from the grid.
- *
- * Measured and not kept: kernels that are brought onto the chip while the one
- * before them ends and wait there (programmatic serialization in the graph):
- * 6.85 in place of 6.93 ms a step of tiny.lua, 52.36 in place of 52.13 of
- * Qwen3's widths with 4 layers. */
+/* cuda.c: GPU kernels from the same groups as host kernels. Loop kernels are
+ * printed for a grid (map_gpu.c). Kernels with one thread per item (topk,
+ * cumsum, scatter_add) keep their host text and take the item from the grid.
+ * Programmatic dependent launch was measured and not kept:
+ * decisions/dependent-launch.md. */
 #include "codegen.h"
 
-/* Does every index of the kernel fit 31 bits? */
-static int is_small(const Graph *g, const Group *group, int64_t items)
+/* Does every element index of the kernel fit into 31 bits? */
+static int fits_int(const Graph *g, const Group *group, int64_t items)
 {
     int64_t most = items;
 
@@ -19,22 +16,24 @@ static int is_small(const Graph *g, const Group *group, int64_t items)
     return most < (int64_t)1 << 30;
 }
 
-/* The body of a text made by set_text: behind its signature. */
-static const char *body_of(const char *text)
+/* The body of a text made by set_text, without its signature. */
+static const char *kernel_body(const char *text)
 {
     return strchr(text, '{');
 }
 
-/* serial: each thread has one item, lo; before: text that it needs. */
-static void wrap(const Graph *g, Group *group, Arena *a, int64_t blocks,
-                 int64_t threads, int serial, const char *before)
+/* Replaces the host signature by that of a GPU kernel with `blocks` blocks of
+ * `threads` threads. serial: each thread computes one item, lo. before: text in
+ * front of the kernel. */
+static void wrap_kernel(const Graph *g, Group *group, Arena *a, int64_t blocks,
+                        int64_t threads, int serial, const char *before)
 {
     Text t = { .arena = a };
     int64_t items = group->instr.launch.items;
-    const char *body = body_of(group->text);
+    const char *body = kernel_body(group->text);
 
     put(&t, "#undef ix\n#undef THREADS\n#define ix %s\n#define THREADS %ld\n",
-        is_small(g, group, blocks * threads) ? "int" : "int64_t", threads);
+        fits_int(g, group, blocks * threads) ? "int" : "int64_t", threads);
     putn(&t, before, strlen(before));
     put(&t, "extern \"C\" __global__ void %s__launch_bounds__(%ld%s)\n@(",
         group->cluster ? strf(a, "__cluster_dims__(%d, 1, 1) ", group->cluster)
@@ -63,12 +62,12 @@ static void wrap(const Graph *g, Group *group, Arena *a, int64_t blocks,
 void cuda_loop_lower(Graph *g, Group *group, Arena *a)
 {
     if (dispatch_lower_cuda(g, group, a)) {
-        wrap(g, group, a, group->instr.launch.items, THREADMAP, 0, "");
+        wrap_kernel(g, group, a, group->instr.launch.items, THREADMAP, 0, "");
         return;
     }
     loop_lower_cuda(g, group, a);
-    wrap(g, group, a, group->instr.launch.items, group->instr.launch.threads, 0,
-         "");
+    wrap_kernel(g, group, a, group->instr.launch.items,
+                group->instr.launch.threads, 0, "");
 }
 
 void cuda_blocks_lower(Graph *g, Group *group, Arena *a)
@@ -80,16 +79,17 @@ void cuda_blocks_lower(Graph *g, Group *group, Arena *a)
         return;
     }
     const char *before = blocks_loop_lower(g, group, a);
-    wrap(g, group, a, group->instr.launch.items, group->instr.launch.threads, 0,
-         before);
+    wrap_kernel(g, group, a, group->instr.launch.items,
+                group->instr.launch.threads, 0, before);
 }
 
-enum { THREADROW = 128 };
+enum { ROWTHREADS = 128 }; /* threads of a block, one item each */
 
 void cuda_row_grid(Graph *g, Group *group, Arena *a, int threads)
 {
     int64_t items = group->instr.launch.items;
 
-    wrap(g, group, a, threads ? items : (items + THREADROW - 1) / THREADROW,
-         threads ? threads : THREADROW, !threads, "");
+    wrap_kernel(g, group, a,
+                threads ? items : (items + ROWTHREADS - 1) / ROWTHREADS,
+                threads ? threads : ROWTHREADS, !threads, "");
 }

@@ -1,9 +1,9 @@
-/* targets.c: one row per target. */
+/* targets.c: the targets, one row each. */
 #include "codegen.h"
 
-/* ---- what a loop kernel can take in -------------------------------------- */
+/* ---- fusion into loop kernels --------------------------------------------- */
 
-static int loops(const Graph *g, const Node *n)
+static int loops_can_compute(const Graph *g, const Node *n)
 {
     const OpInfo *info = &optab[n->op];
 
@@ -13,13 +13,15 @@ static int loops(const Graph *g, const Node *n)
     return info->fam == FAMloop;
 }
 
-/* Products and collectives have no text: the runtime says what they need. */
-static int64_t work_of(const Graph *g, const Instr *instr)
+/* Workspace of an instruction without text (a product or collective), in
+ * bytes. */
+static int64_t workspace_of(const Graph *g, const Instr *instr)
 {
     return instr_work(instr, g->mesh ? mesh_extent(g->mesh, instr->atoms) : 1);
 }
 
-static int (*const rows[NFAMILY])(Graph *g, Group *k, Arena *a, int gpu) = {
+static int (*const row_generators[NFAMILY])(Graph *g, Group *k, Arena *a,
+                                            int gpu) = {
     [FAMtopk] = topk_lower,
     [FAMcumsum] = cumsum_lower,
     [FAMroute] = route_lower,
@@ -30,12 +32,12 @@ static int (*const rows[NFAMILY])(Graph *g, Group *k, Arena *a, int gpu) = {
 
 static void rows_host(Graph *g, Group *group, Arena *a)
 {
-    rows[group->fam](g, group, a, 0);
+    row_generators[group->fam](g, group, a, 0);
 }
 
 static void rows_cuda(Graph *g, Group *group, Arena *a)
 {
-    cuda_row_grid(g, group, a, rows[group->fam](g, group, a, 1));
+    cuda_row_grid(g, group, a, row_generators[group->fam](g, group, a, 1));
 }
 
 typedef void Lower(Graph *g, Group *k, Arena *a);
@@ -61,7 +63,7 @@ static const struct {
     [FAMcopy] = { copy_lower, copy_lower },
 };
 
-static void lower(Lower *generator, Graph *g, Group *group, Arena *a)
+static void lower_with(Lower *generator, Graph *g, Group *group, Arena *a)
 {
     group->instr.word = NULL;
     group->instr.nword = group->narg = 0;
@@ -72,18 +74,19 @@ static void lower(Lower *generator, Graph *g, Group *group, Arena *a)
 
 static void lower_host(Graph *g, Group *group, Arena *a)
 {
-    lower(generators[group->fam].host, g, group, a);
+    lower_with(generators[group->fam].host, g, group, a);
     if (!group->scratch)
-        group->scratch = work_of(g, &group->instr);
+        group->scratch = workspace_of(g, &group->instr);
 }
 
 static void lower_cuda(Graph *g, Group *group, Arena *a)
 {
-    lower(generators[group->fam].cuda, g, group, a);
+    lower_with(generators[group->fam].cuda, g, group, a);
 }
 
-/* No text: buffers and instructions only, so that any cluster can be planned
- * anywhere. Products read bf16 as it is, as GPUs do, and need no room. */
+/* lower for the null target: buffers and instructions without text, so that any
+ * cluster can be planned on any machine. Products read bf16 directly, as on
+ * GPUs, and need no workspace. */
 static void lower_null(Graph *g, Group *group, Arena *a)
 {
     if (group->fam == FAMblocks || is_scaled_product(group->node[0]))
@@ -101,17 +104,17 @@ static void lower_null(Graph *g, Group *group, Arena *a)
 /* clang-format off */
 const Target T_host = {
     .name = "host", .prelude = host_pre, .machine = MACHINEserver,
-    .items = 16, .keeps = attn_can, .loops = loops,
+    .items = 16, .keeps = attn_can, .loops = loops_can_compute,
     .lower = lower_host,
 };
 const Target T_null = {
     .name = "null", .prelude = "", .machine = MACHINEh200,
-    .items = 16, .scaled = has_scaled_product, .keeps = attn_can, .loops = loops,
+    .items = 16, .scaled = has_scaled_product, .keeps = attn_can, .loops = loops_can_compute,
     .rounds = blocks_fit_loop, .lower = lower_null,
 };
 const Target T_cuda = {
     .name = "cuda", .prelude = cuda_pre, .machine = MACHINEh200,
-    .items = 256, .grid = 1, .scaled = has_scaled_product, .keeps = attn_can_cuda, .loops = loops,
+    .items = 256, .grid = 1, .scaled = has_scaled_product, .keeps = attn_can_cuda, .loops = loops_can_compute,
     .squares = grouped_squares, .sums = grouped_sums, .rounds = blocks_fit_loop,
     .updates = grouped_updates, .lower = lower_cuda,
     .host = &T_host,

@@ -1,5 +1,5 @@
-/* launch_grid.c: the parameters and the grid of a kernel for GPUs. Sizes and
- * strides become constants of the text:
+/* launch_grid.c: parameters and grid of a GPU kernel. Sizes and strides become
+ * constants of the text:
  *
  *     extern "C" __global__ void k_..(void *q0, void *q1, int64_t r3)
  *     {
@@ -7,14 +7,14 @@
  *         const int64_t iv[] = { 768, 2048, 768, r3 };
  *         ...
  *
- * r3 is an integer that depends on the rank, or a key; the compiler folds the
- * rest. If k->instr.launch.then is set before, the last parameter says which
- * launch of the pairs it is. */
+ * r3 is a word that depends on the rank, or a random key; the compiler folds
+ * the constants. If group->instr.launch.then is set (two launches of one
+ * kernel), the last parameter is the number of the launch. */
 #include "text.h"
 
-/* What is a parameter of the kernel and no constant of its text: what depends
- * on the rank, and keys and doubles, which would make every text its own. */
-static int of_rank(const Word *word)
+/* Is the word a kernel parameter? Words that depend on the rank are; so are
+ * keys and doubles, which would otherwise make each text unique. */
+static int is_parameter(const Word *word)
 {
     if (word->type != WORDint)
         return 1;
@@ -31,7 +31,7 @@ void cuda_put_parameters(Text *out, const Group *group)
     for (int i = 0; i < nbuf; i++)
         put(out, "%svoid *q%d", i ? ", " : "", i);
     for (int i = 0; i < group->instr.nword; i++)
-        if (of_rank(&group->instr.word[i]))
+        if (is_parameter(&group->instr.word[i]))
             put(out, ", int64_t r%d", i);
     if (group->instr.launch.then)
         put(out, ", int64_t launch");
@@ -40,7 +40,7 @@ void cuda_put_parameters(Text *out, const Group *group)
         put(out, "{ q%d }, ", i);
     put(out, "};\n    const int64_t iv[] = { ");
     for (int i = 0; i < group->instr.nword; i++)
-        if (of_rank(&group->instr.word[i]))
+        if (is_parameter(&group->instr.word[i]))
             put(out, "r%d, ", i);
         else
             put(out, "%ld, ", group->instr.word[i].at.c);
@@ -58,6 +58,6 @@ void cuda_set_launch(Group *group, Arena *a, Launch l)
     group->instr.word = NULL;
     group->instr.nword = 0;
     for (int i = 0; i < n; i++)
-        if (of_rank(&was[i]))
+        if (is_parameter(&was[i]))
             add_word(group, a, was[i]);
 }

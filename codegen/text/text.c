@@ -1,5 +1,5 @@
-/* text.c: kernel arguments, kernel names, and expressions in C, shared by all
- * generators. */
+/* text.c: kernel arguments, kernel names and C text of scalar expressions,
+ * shared by all generators. */
 #include "text.h"
 
 int add_arg(Group *group, Arena *a, Node *n)
@@ -60,7 +60,8 @@ static uint64_t hash_text(const char *s)
     return h;
 }
 
-/* A null string where an argument belongs is printed so. */
+/* Dies if the text contains "(null)", printf's output for a missing
+ * argument. */
 static void check_text(const char *text)
 {
     const char *from = strstr(text, "(null)");
@@ -90,7 +91,7 @@ void set_text(Group *group, Arena *a, const char *body)
     group->text = text.s;
 }
 
-/* The name stands for the @ before the parameters: it is the text's hash. */
+/* The name replaces the @ before the parameters. It is the hash of the text. */
 void set_text_named(Group *group, Arena *a, const char *text)
 {
     check_text(text);
@@ -167,7 +168,7 @@ static void put_call(Text *out, const ScalarExpr *scalar,
     put(out, ")");
 }
 
-/* Operators of one level go from left to right. */
+/* Operators of one precedence level associate to the left. */
 static void put_operator(Text *out, const ScalarExpr *scalar,
                          const ScalarNames *names)
 {
@@ -187,7 +188,7 @@ static void put_operator(Text *out, const ScalarExpr *scalar,
     }
 }
 
-/* In parentheses if it binds less closely than `level`. */
+/* Prints the expression, in parentheses if its precedence is below `level`. */
 static void put_level(Text *out, const ScalarExpr *scalar,
                       const ScalarNames *names, int level)
 {
@@ -216,7 +217,7 @@ void put_scalar(Text *out, const ScalarExpr *scalar, const ScalarNames *names)
     put_level(out, scalar, names, 1);
 }
 
-/* ---- numbers that depend on the rank ------------------------------------- */
+/* ---- integers that depend on the rank ------------------------------------- */
 
 RankAffine aff_add(RankAffine x, RankAffine y)
 {
