@@ -1,19 +1,28 @@
-/* exchange.c: exchanges of rows on GPUs, from the host's instruction: a kernel
- * whose sizes are constants (exchange.pre). Beside the instruction's buffers it
- * gets this rank's arena, where the group's words begin behind arenas, its
- * position in the group, a word of the host that ends it, and the arenas of all
- * of the group. */
+/* exchange.c: kernels that exchange expert rows between GPUs (exchange.pre),
+ * made from the host's instruction with all sizes as constants. Besides the
+ * instruction's buffers a kernel gets this rank's arena, the offset of the
+ * group's words behind the arenas, its position in the group, the host's stop
+ * word, and the arenas of all ranks of the group. */
 #include "exchange.h"
 
-/* At most so many multiprocessors are taken from what computes beside it. A
- * ring's parts are at least LEAST pieces; shorter rows go by teams of threads,
- * with so many pieces on their way as fit a thread's registers: those that it
- * sums are of all ranks. */
-enum { BLOCKS = 16, WARP = 32, SENT = 8, SUMMED = 16, LEAST = 16, MOST = 256 };
+/* BLOCKS: thread blocks of a launch, few because compute kernels run at the
+ * same time. SENT, SUMMED: pieces of 16 bytes in flight per thread, for
+ * sendrows and for the sums of returnrows (over all ranks). LEASTPART, MOSTPART: pieces
+ * of a part in a ring; shorter rows are moved by teams of threads. */
+enum {
+    BLOCKS = 16,
+    WARP = 32,
+    SENT = 8,
+    SUMMED = 16,
+    LEASTPART = 16,
+    MOSTPART = 256
+};
 
-/* A ring a warp; parts of rows that stores may still read. */
+/* Shape of a bulk copy: a ring of `stages` buffers per warp, of which `unread`
+ * stores may still read. */
 typedef struct CopyShape {
-    int64_t threads, stages, unread, part, place; /* part: 0: no ring */
+    /* part: pieces, 0: no ring; place: parts in a buffer */
+    int64_t threads, stages, unread, part, place;
 } CopyShape;
 
 static void put_define(Text *out, const char *name, int64_t v)
@@ -21,9 +30,9 @@ static void put_define(Text *out, const char *name, int64_t v)
     put(out, "#define %s %ld\n", name, v);
 }
 
-/* Elements that a thread moves at once: 16 bytes where rows are whole pieces
- * of that. */
-static int64_t piece_of(const RowsArgs *args)
+/* Elements that a thread moves at once: 16 bytes if rows are whole multiples of
+ * it, else less. */
+static int64_t piece_elements(const RowsArgs *args)
 {
     int64_t n = 16 / dtypes[args->dt].bytes;
 
@@ -32,8 +41,8 @@ static int64_t piece_of(const RowsArgs *args)
     return n;
 }
 
-/* The largest power of two that divides n, at most `most`. */
-static int64_t share_of(int64_t n, int64_t most)
+/* The largest power of two, at most `most`, that divides n. */
+static int64_t power_of_two_divisor(int64_t n, int64_t most)
 {
     int64_t p = 1;
 
@@ -42,43 +51,44 @@ static int64_t share_of(int64_t n, int64_t most)
     return p;
 }
 
-/* The most pieces, a divisor of n, of which there is room for `rows`. */
-static int64_t part_of(int64_t n, int64_t rows)
+/* Pieces of a part: the largest divisor of n for which `rows` parts fit into
+ * shared memory; 0: below LEASTPART. */
+static int64_t part_pieces(int64_t n, int64_t rows)
 {
-    enum { ROOM = 192 << 10, PIECE = 16 };
-    int64_t part = ROOM / PIECE / rows;
+    enum { SHAREDBYTES = 192 << 10, PIECEBYTES = 16 };
+    int64_t part = SHAREDBYTES / PIECEBYTES / rows;
 
-    part = part < MOST ? part : MOST;
+    part = part < MOSTPART ? part : MOSTPART;
     while (part > 0 && n % part)
         part--;
-    return part < LEAST ? 0 : part;
+    return part < LEASTPART ? 0 : part;
 }
 
-/* Of what returns a place has a row of each rank, and threads sum: many warps
- * hide the time of that, so 10 multiprocessors fill the link. */
-static CopyShape shape_of(const RowsArgs *args, int sends, int64_t ranks)
+/* A buffer of returnrows has one part from each rank, and threads sum them;
+ * many warps hide that latency, so few multiprocessors saturate the link. */
+static CopyShape copy_shape(const RowsArgs *args, int sends, int64_t ranks)
 {
     CopyShape s = sends ? (CopyShape){ 256, 6, 2, 0, 1 }
                         : (CopyShape){ 768, 2, 0, 0, ranks };
-    int64_t piece = piece_of(args), places = s.threads / WARP * s.stages;
+    int64_t piece = piece_elements(args), places = s.threads / WARP * s.stages;
 
     if (piece * dtypes[args->dt].bytes == 16 && ranks <= WARP)
-        s.part = part_of(args->width / piece, places * s.place);
+        s.part = part_pieces(args->width / piece, places * s.place);
     return s.part ? s : (CopyShape){ .threads = 512 };
 }
 
 static void put_sizes(Text *out, const RowsArgs *args, const CopyShape *shape,
                       int64_t most)
 {
-    int64_t piece = piece_of(args), pieces = args->width / piece;
-    int64_t team = share_of(pieces, WARP);
+    int64_t piece = piece_elements(args), pieces = args->width / piece;
+    int64_t team = power_of_two_divisor(pieces, WARP);
 
     put_define(out, "TOKENS", args->tokens);
     put_define(out, "PAIR", args->pair);
     put_define(out, "PIECE", piece);
     put_define(out, "ROWPIECES", pieces);
     put_define(out, "TEAM", team);
-    put_define(out, "EACH", share_of(pieces / team, most));
+    put_define(out, "EACH", power_of_two_divisor(pieces / team, most));
     put_define(out, "THREADS", shape->threads);
     put_define(out, "BULK", shape->part > 0);
     put_define(out, "PART", shape->part);
@@ -86,9 +96,9 @@ static void put_sizes(Text *out, const RowsArgs *args, const CopyShape *shape,
     put_define(out, "UNREAD", shape->unread);
 }
 
-/* What is sent is not computed with: rows of one byte an element go as rows of
- * half as many elements of two. */
-static RowsArgs as_sent(RowsArgs args)
+/* Rows are copied, not computed with, so one-byte elements are sent as half as
+ * many two-byte elements. */
+static RowsArgs copied_as(RowsArgs args)
 {
     if (dtypes[args.dt].bytes > 1)
         return args;
@@ -100,9 +110,9 @@ static RowsArgs as_sent(RowsArgs args)
 static char *exchange_text(Arena *a, const Instr *instr, int64_t ranks)
 {
     Text t = { .arena = a };
-    const RowsArgs rows = as_sent(instr->rows), *v = &rows;
+    const RowsArgs rows = copied_as(instr->rows), *v = &rows;
     int sends = instr->kind == Isendrows;
-    CopyShape s = shape_of(v, sends, ranks);
+    CopyShape s = copy_shape(v, sends, ranks);
 
     put(&t, "#undef THREADS\n#define T %s\n#define TC %s\n",
         dtypes[v->dt].store, dtypes[v->dt].compute);
@@ -129,8 +139,8 @@ void exchange_lower_cuda(const Graph *g, Group *group, Arena *a)
 {
     InstrKind kind = group->instr.kind;
     int64_t ranks = mesh_extent(g->mesh, group->instr.atoms);
-    const RowsArgs rows = as_sent(group->instr.rows);
-    CopyShape s = shape_of(&rows, kind == Isendrows, ranks);
+    const RowsArgs rows = copied_as(group->instr.rows);
+    CopyShape s = copy_shape(&rows, kind == Isendrows, ranks);
 
     set_text_named(group, a, exchange_text(a, &group->instr, ranks));
     group->instr.kind = kind;

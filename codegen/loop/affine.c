@@ -1,10 +1,10 @@
 /* affine.c: integer expressions for indices and addresses. An index is a sum of
- * terms ((variable / div) % mod) * k; div, mod and k are products of sizes
- * known by axis, not by number, so the text of a kernel follows from structure
- * alone. Equal expressions are one object.
+ * terms ((variable / div) % mod) * k; div, mod and k are products of sizes,
+ * which are identified by axis, not by value, so the text of a kernel depends
+ * on structure only. Equal expressions are interned.
  *
- * A merge makes digits of its index (i / n, i % n); an address that uses all of
- * them again becomes the plain variable, which is how views cost nothing. */
+ * A merge splits its index into digits (i / n, i % n); an address that uses all
+ * digits becomes the variable again, so views have no cost. */
 #include "loop.h"
 
 SizePool *pool_new(Arena *a)
@@ -25,8 +25,8 @@ static uint64_t hash_ints(uint64_t h, const int *v, int n)
     return mix64(h, (uint64_t)n);
 }
 
-static const SizeProduct *mono_make(SizePool *pool, const int *f, int n,
-                                    int64_t v)
+static const SizeProduct *product_make(SizePool *pool, const int *f, int n,
+                                       int64_t v)
 {
     if (n > MAXFACTOR)
         die("a stride of more than %d sizes", MAXFACTOR);
@@ -37,9 +37,9 @@ static const SizeProduct *mono_make(SizePool *pool, const int *f, int n,
             *slot = m = alloc(pool->arena, sizeof *m);
             m->n = n;
             m->v = v;
-            m->id = (int)vec_len(pool->mono);
+            m->id = (int)vec_len(pool->product);
             memcpy(m->f, f, (size_t)n * sizeof *f);
-            vec_push(pool->arena, pool->mono, m);
+            vec_push(pool->arena, pool->product, m);
             return m;
         }
         if (m->n == n && !memcmp(m->f, f, (size_t)n * sizeof *f))
@@ -47,9 +47,9 @@ static const SizeProduct *mono_make(SizePool *pool, const int *f, int n,
     }
 }
 
-const SizeProduct *mono_one(SizePool *pool)
+const SizeProduct *product_one(SizePool *pool)
 {
-    return mono_make(pool, NULL, 0, 1);
+    return product_make(pool, NULL, 0, 1);
 }
 
 static int size_id(SizePool *pool, const Axis *a, int64_t n)
@@ -63,22 +63,22 @@ static int size_id(SizePool *pool, const Axis *a, int64_t n)
     return (int)len;
 }
 
-const SizeProduct *mono_size(SizePool *pool, const Axis *a, int64_t n)
+const SizeProduct *product_of_size(SizePool *pool, const Axis *a, int64_t n)
 {
     int id = size_id(pool, a, n);
-    const SizeProduct *def = pool->size[id].def, *m = mono_one(pool);
+    const SizeProduct *def = pool->size[id].def, *m = product_one(pool);
 
     if (!def)
-        return mono_make(pool, &id, 1, n);
+        return product_make(pool, &id, 1, n);
     for (int i = 0; i < def->n; i++) {
         Size s = pool->size[def->f[i]];
-        m = mono_mul(pool, m, mono_size(pool, s.axis, s.n));
+        m = product_mul(pool, m, product_of_size(pool, s.axis, s.n));
     }
     return m;
 }
 
-const SizeProduct *mono_mul(SizePool *pool, const SizeProduct *x,
-                            const SizeProduct *y)
+const SizeProduct *product_mul(SizePool *pool, const SizeProduct *x,
+                               const SizeProduct *y)
 {
     int f[2 * MAXFACTOR], n = 0, i = 0, j = 0;
 
@@ -87,11 +87,11 @@ const SizeProduct *mono_mul(SizePool *pool, const SizeProduct *x,
             f[n++] = x->f[i++];
         else
             f[n++] = y->f[j++];
-    return mono_make(pool, f, n, x->v * y->v);
+    return product_make(pool, f, n, x->v * y->v);
 }
 
-const SizeProduct *mono_div(SizePool *pool, const SizeProduct *x,
-                            const SizeProduct *y)
+const SizeProduct *product_div(SizePool *pool, const SizeProduct *x,
+                               const SizeProduct *y)
 {
     int f[MAXFACTOR], n = 0, j = 0;
 
@@ -100,16 +100,16 @@ const SizeProduct *mono_div(SizePool *pool, const SizeProduct *x,
             j++;
         else
             f[n++] = x->f[i];
-    return j == y->n ? mono_make(pool, f, n, y->v ? x->v / y->v : 0) : NULL;
+    return j == y->n ? product_make(pool, f, n, y->v ? x->v / y->v : 0) : NULL;
 }
 
-/* Defined only before use elsewhere makes no difference to correctness: a size
- * without its definition merely hides that two strides agree. */
-void mono_same(SizePool *pool, const Axis *a, int64_t n,
-               const SizeProduct *product)
+/* The order of definitions does not affect correctness: without one, two equal
+ * strides are merely not recognized as equal. */
+void product_define(SizePool *pool, const Axis *a, int64_t n,
+                    const SizeProduct *product)
 {
     int id = size_id(pool, a, n);
-    const SizeProduct *now = mono_size(pool, a, n);
+    const SizeProduct *now = product_of_size(pool, a, n);
 
     if (now == product || pool->size[id].def || product->v != n)
         return;
@@ -119,9 +119,9 @@ void mono_same(SizePool *pool, const Axis *a, int64_t n,
     pool->size[id].def = product;
 }
 
-/* ---- linear expressions -------------------------------------------------- */
+/* ---- affine expressions --------------------------------------------------- */
 
-static int mono_order(const SizeProduct *x, const SizeProduct *y)
+static int product_order(const SizeProduct *x, const SizeProduct *y)
 {
     return (x ? x->id : -1) - (y ? y->id : -1);
 }
@@ -131,31 +131,31 @@ static int by_term(const void *x, const void *y)
     const Term *a = x, *b = y;
     int d = a->var - b->var;
 
-    d = d ? d : mono_order(a->div, b->div);
-    d = d ? d : mono_order(a->mod, b->mod);
-    return d ? d : mono_order(a->k, b->k);
+    d = d ? d : product_order(a->div, b->div);
+    d = d ? d : product_order(a->mod, b->mod);
+    return d ? d : product_order(a->k, b->k);
 }
 
-/* Two digits of one variable that are neighbours, in the more significant
- * first: ((v / DM) % M2) * CM + ((v / D) % M) * C = ((v / D) % (M2 * M)) *
- * C. */
-static int join(SizePool *pool, Term *hi, const Term *lo)
+/* Joins two adjacent digits of a variable into the more significant one: ((v /
+ * DM) % M2) * CM + ((v / D) % M) * C = ((v / D) % (M2 * M)) * C. Returns 1 if
+ * they were adjacent. */
+static int join_digits(SizePool *pool, Term *hi, const Term *lo)
 {
     if (hi->var != lo->var || !lo->mod ||
-        hi->div != mono_mul(pool, lo->div, lo->mod) ||
-        hi->k != mono_mul(pool, lo->k, lo->mod))
+        hi->div != product_mul(pool, lo->div, lo->mod) ||
+        hi->k != product_mul(pool, lo->k, lo->mod))
         return 0;
     hi->div = lo->div;
     hi->k = lo->k;
-    hi->mod = hi->mod ? mono_mul(pool, hi->mod, lo->mod) : NULL;
+    hi->mod = hi->mod ? product_mul(pool, hi->mod, lo->mod) : NULL;
     return 1;
 }
 
-static int join_any(SizePool *pool, Term *term, int n)
+static int join_any_digits(SizePool *pool, Term *term, int n)
 {
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++)
-            if (i != j && join(pool, &term[i], &term[j])) {
+            if (i != j && join_digits(pool, &term[i], &term[j])) {
                 term[j] = term[n - 1];
                 return n - 1;
             }
@@ -176,7 +176,7 @@ static uint64_t hash_lin(const AffineExpr *affine)
     return mix64(h, (uint64_t)affine->hasoff);
 }
 
-/* Field by field: a Term has padding. */
+/* Compares field by field, since a Term has padding. */
 static int same_lin(const AffineExpr *x, const AffineExpr *y)
 {
     if (x->hasoff != y->hasoff || x->nt != y->nt ||
@@ -190,8 +190,8 @@ static int same_lin(const AffineExpr *x, const AffineExpr *y)
     return 1;
 }
 
-const AffineExpr *lin_make(SizePool *pool, RankAffine off, int hasoff,
-                           const Term *term, int nt)
+const AffineExpr *affine_make(SizePool *pool, RankAffine off, int hasoff,
+                              const Term *term, int nt)
 {
     AffineExpr l = { .off = off, .hasoff = hasoff, .nt = nt };
 
@@ -199,14 +199,14 @@ const AffineExpr *lin_make(SizePool *pool, RankAffine off, int hasoff,
     if (nt)
         memcpy(l.term, term, (size_t)nt * sizeof *term);
     for (int n = -1; n != l.nt;)
-        n = l.nt, l.nt = join_any(pool, l.term, l.nt);
+        n = l.nt, l.nt = join_any_digits(pool, l.term, l.nt);
     qsort(l.term, (size_t)l.nt, sizeof *l.term, by_term);
     for (uint64_t h = hash_lin(&l);; h++) {
         void **slot = table_at(pool->of, h);
         if (!*slot) {
-            l.id = (int)vec_len(pool->lin);
+            l.id = (int)vec_len(pool->affine);
             *slot = memcpy(alloc(pool->arena, sizeof l), &l, sizeof l);
-            vec_push(pool->arena, pool->lin, (const AffineExpr *)*slot);
+            vec_push(pool->arena, pool->affine, (const AffineExpr *)*slot);
             return *slot;
         }
         if (same_lin(*slot, &l))
@@ -214,40 +214,41 @@ const AffineExpr *lin_make(SizePool *pool, RankAffine off, int hasoff,
     }
 }
 
-const AffineExpr *lin_var(SizePool *pool, int var)
+const AffineExpr *affine_var(SizePool *pool, int var)
 {
-    Term t = { var, mono_one(pool), NULL, mono_one(pool) };
+    Term t = { var, product_one(pool), NULL, product_one(pool) };
 
-    return lin_make(pool, aff(0), 0, &t, 1);
+    return affine_make(pool, aff(0), 0, &t, 1);
 }
 
-const AffineExpr *lin_const(SizePool *pool, RankAffine off)
+const AffineExpr *affine_const(SizePool *pool, RankAffine off)
 {
-    return lin_make(pool, off, 1, NULL, 0);
+    return affine_make(pool, off, 1, NULL, 0);
 }
 
-const AffineExpr *lin_add(SizePool *pool, const AffineExpr *x,
-                          const AffineExpr *y)
+const AffineExpr *affine_add(SizePool *pool, const AffineExpr *x,
+                             const AffineExpr *y)
 {
     int n = x->nt + y->nt;
     Term *t = alloc(pool->arena, ((size_t)n + 1) * sizeof *t);
 
     for (int i = 0; i < n; i++)
         t[i] = i < x->nt ? x->term[i] : y->term[i - x->nt];
-    return lin_make(pool, aff_add(x->off, y->off), x->hasoff | y->hasoff, t, n);
+    return affine_make(pool, aff_add(x->off, y->off), x->hasoff | y->hasoff, t,
+                       n);
 }
 
-const AffineExpr *lin_mul(SizePool *pool, const AffineExpr *affine,
-                          const SizeProduct *product)
+const AffineExpr *affine_mul(SizePool *pool, const AffineExpr *affine,
+                             const SizeProduct *product)
 {
     Term *t = alloc(pool->arena, ((size_t)affine->nt + 1) * sizeof *t);
 
     for (int i = 0; i < affine->nt; i++) {
         t[i] = affine->term[i];
-        t[i].k = mono_mul(pool, t[i].k, product);
+        t[i].k = product_mul(pool, t[i].k, product);
     }
-    return lin_make(pool, aff_scale(affine->off, product->v), affine->hasoff, t,
-                    affine->nt);
+    return affine_make(pool, aff_scale(affine->off, product->v), affine->hasoff,
+                       t, affine->nt);
 }
 
 /* ---- digits -------------------------------------------------------------- */
@@ -260,15 +261,15 @@ static const SizeProduct *term_extent(SizePool *pool, const Term *term,
     if (term->mod)
         return term->mod;
     const SizeProduct *n = extent(ctx, term->var);
-    return n ? mono_div(pool, n, term->div) : NULL;
+    return n ? product_div(pool, n, term->div) : NULL;
 }
 
-/* Is the sum of terms a number in the mixed radix 1 ... whole, so that it is
- * always below `whole`? */
-static int fills(SizePool *pool, const Term *term, int n,
-                 const SizeProduct *whole, Extent *extent, void *ctx)
+/* Are the terms the digits of a mixed-radix number, so that their sum is always
+ * less than `whole`? */
+static int is_below(SizePool *pool, const Term *term, int n,
+                    const SizeProduct *whole, Extent *extent, void *ctx)
 {
-    const SizeProduct *at = mono_one(pool);
+    const SizeProduct *at = product_one(pool);
 
     for (int used = 0; used < n; used++) {
         int i = 0;
@@ -278,36 +279,36 @@ static int fills(SizePool *pool, const Term *term, int n,
             i < n ? term_extent(pool, &term[i], extent, ctx) : NULL;
         if (!m)
             return 0;
-        at = mono_mul(pool, at, m);
+        at = product_mul(pool, at, m);
     }
-    return mono_div(pool, whole, at) != NULL;
+    return product_div(pool, whole, at) != NULL;
 }
 
-/* One term alone with factor 1: a digit of a digit. */
-static const AffineExpr *digit_of_one(SizePool *pool, Term t,
-                                      const SizeProduct *div,
-                                      const SizeProduct *mod)
+/* (t / div) % mod of a single term with factor 1: a digit of a digit. */
+static const AffineExpr *term_digit(SizePool *pool, Term t,
+                                    const SizeProduct *div,
+                                    const SizeProduct *mod)
 {
-    const SizeProduct *left = t.mod ? mono_div(pool, t.mod, div) : NULL;
+    const SizeProduct *left = t.mod ? product_div(pool, t.mod, div) : NULL;
 
     if (t.mod && !left)
         return NULL;
-    if (mod && left && left != mod && !mono_div(pool, left, mod))
+    if (mod && left && left != mod && !product_div(pool, left, mod))
         return NULL;
-    t.div = mono_mul(pool, t.div, div);
+    t.div = product_mul(pool, t.div, div);
     t.mod = mod ? mod : left;
-    return lin_make(pool, aff(0), 0, &t, 1);
+    return affine_make(pool, aff(0), 0, &t, 1);
 }
 
-/* Terms of affine that are multiples of product go to hi (divided by product),
- * others to lo. */
-static int part(SizePool *pool, const AffineExpr *affine,
-                const SizeProduct *product, Term *hi, Term *lo)
+/* Moves terms that are multiples of product to hi (divided by it), the others
+ * to lo. */
+static int split_terms(SizePool *pool, const AffineExpr *affine,
+                       const SizeProduct *product, Term *hi, Term *lo)
 {
     int nhi = 0, nlo = 0;
 
     for (int i = 0; i < affine->nt; i++) {
-        const SizeProduct *k = mono_div(pool, affine->term[i].k, product);
+        const SizeProduct *k = product_div(pool, affine->term[i].k, product);
         if (k) {
             hi[nhi] = affine->term[i];
             hi[nhi++].k = k;
@@ -320,33 +321,33 @@ static int part(SizePool *pool, const AffineExpr *affine,
 
 enum { ABOVE, BELOW };
 
-/* affine divided by product, or what is left of it then; null: cannot be told.
- * */
-static const AffineExpr *cut_at(SizePool *pool, const AffineExpr *affine,
-                                const SizeProduct *product, int side,
-                                Extent *extent, void *ctx)
+/* affine / product (ABOVE) or affine % product (BELOW); null if that is
+ * unknown. */
+static const AffineExpr *divide_affine(SizePool *pool, const AffineExpr *affine,
+                                       const SizeProduct *product, int side,
+                                       Extent *extent, void *ctx)
 {
     Term *hi = alloc(pool->arena, ((size_t)affine->nt + 1) * sizeof *hi * 2);
     Term *lo = hi + affine->nt + 1;
-    int nhi = part(pool, affine, product, hi, lo);
+    int nhi = split_terms(pool, affine, product, hi, lo);
 
-    if (!fills(pool, lo, affine->nt - nhi, product, extent, ctx))
+    if (!is_below(pool, lo, affine->nt - nhi, product, extent, ctx))
         return NULL;
-    return side == ABOVE ? lin_make(pool, aff(0), 0, hi, nhi)
-                         : lin_make(pool, aff(0), 0, lo, affine->nt - nhi);
+    return side == ABOVE ? affine_make(pool, aff(0), 0, hi, nhi)
+                         : affine_make(pool, aff(0), 0, lo, affine->nt - nhi);
 }
 
-const AffineExpr *lin_digit(SizePool *pool, const AffineExpr *affine,
-                            const SizeProduct *div, const SizeProduct *mod,
-                            Extent *extent, void *ctx)
+const AffineExpr *affine_digit(SizePool *pool, const AffineExpr *affine,
+                               const SizeProduct *div, const SizeProduct *mod,
+                               Extent *extent, void *ctx)
 {
     if (div->n == 0 && !mod)
         return affine;
     if (affine->hasoff)
         return NULL;
     if (affine->nt == 1 && affine->term[0].k->n == 0)
-        return digit_of_one(pool, affine->term[0], div, mod);
-    affine = cut_at(pool, affine, div, ABOVE, extent, ctx);
-    return affine && mod ? cut_at(pool, affine, mod, BELOW, extent, ctx)
+        return term_digit(pool, affine->term[0], div, mod);
+    affine = divide_affine(pool, affine, div, ABOVE, extent, ctx);
+    return affine && mod ? divide_affine(pool, affine, mod, BELOW, extent, ctx)
                          : affine;
 }

@@ -1,7 +1,7 @@
-/* expr.c: expressions of a kernel. Equal ones are one object. */
+/* expr.c: constructors of interned expressions. */
 #include "loop.h"
 
-uint64_t lin_deps(const LoopKernel *kernel, const AffineExpr *affine)
+uint64_t affine_loops(const LoopKernel *kernel, const AffineExpr *affine)
 {
     uint64_t m = 0;
 
@@ -46,7 +46,7 @@ Expr *ex_make(LoopKernel *kernel, Expr *expr)
         Expr *x = alloc(kernel->arena, sizeof *x);
         *x = *expr;
         x->id = (int)vec_len(kernel->ex);
-        x->deps = lin_deps(kernel, expr->lin);
+        x->deps = affine_loops(kernel, expr->lin);
         for (int i = 0; i < expr->na; i++)
             x->deps |= expr->arg[i] ? expr->arg[i]->deps : 0;
         x->deps &= ~expr->K;
@@ -55,9 +55,9 @@ Expr *ex_make(LoopKernel *kernel, Expr *expr)
     }
 }
 
-/* affine, of integers that are now as[their id]. */
-static const AffineExpr *lin_of(LoopKernel *kernel, const AffineExpr *affine,
-                                Expr *const *as)
+/* affine with each integer variable replaced by as[its id]. */
+static const AffineExpr *
+replaced_affine(LoopKernel *kernel, const AffineExpr *affine, Expr *const *as)
 {
     Term *t = alloc(kernel->arena, ((size_t)affine->nt + 1) * sizeof *t);
     int other = 0;
@@ -70,13 +70,13 @@ static const AffineExpr *lin_of(LoopKernel *kernel, const AffineExpr *affine,
         t[i].var = MAXLOOP + as[id]->id;
         other = 1;
     }
-    return other ? lin_make(kernel->pool, affine->off, affine->hasoff, t,
-                            affine->nt)
+    return other ? affine_make(kernel->pool, affine->off, affine->hasoff, t,
+                               affine->nt)
                  : affine;
 }
 
-/* The expression in the table that equals expr; else expr, now in it. */
-static Expr *known(Table *of, Expr *expr)
+/* The expression in the table that equals expr; adds expr if there is none. */
+static Expr *interned(Table *of, Expr *expr)
 {
     for (uint64_t h = hash_ex(expr);; h++) {
         void **slot = table_at(of, h);
@@ -100,13 +100,13 @@ void ex_unify(LoopKernel *kernel)
         for (int k = 0; k < expr->na; k++)
             expr->arg[k] = expr->arg[k] ? as[expr->arg[k]->id] : NULL;
         if (expr->lin)
-            expr->lin = lin_of(kernel, expr->lin, as);
-        as[i] = known(kernel->exof, expr);
+            expr->lin = replaced_affine(kernel, expr->lin, as);
+        as[i] = interned(kernel->exof, expr);
     }
     for (size_t i = 0; i < vec_len(kernel->st); i++) {
         Store *store = &kernel->st[i];
         store->val = as[store->val->id];
-        store->addr = lin_of(kernel, store->addr, as);
+        store->addr = replaced_affine(kernel, store->addr, as);
     }
 }
 
@@ -157,7 +157,7 @@ Expr *ex_int(LoopKernel *kernel, RankAffine x)
     return ex_make(kernel, &(Expr){ .kind = Xint, .dt = Di64, .iv = x });
 }
 
-Expr *ex_lin(LoopKernel *kernel, Dtype dt, const AffineExpr *affine)
+Expr *ex_affine(LoopKernel *kernel, Dtype dt, const AffineExpr *affine)
 {
     return ex_make(kernel, &(Expr){ .kind = Xlin, .dt = dt, .lin = affine });
 }
@@ -170,7 +170,7 @@ Expr *ex_as(LoopKernel *kernel, Dtype dt, Expr *expr)
                           : ex_scalar(kernel, dt, scalar_of("a"), 0, 1, &expr);
 }
 
-/* Of an integer that was made a number of dt, the integer; else expr. */
+/* The integer operand of a conversion to dt, else expr. */
 Expr *ex_integer(Expr *expr)
 {
     int cast = expr->kind == Xexpr && expr->of == scalar_of("a") &&
@@ -184,7 +184,7 @@ const AffineExpr *ex_index(LoopKernel *kernel, Expr *expr)
 {
     if (expr->kind == Xlin)
         return expr->lin;
-    return lin_var(kernel->pool, MAXLOOP + ex_as(kernel, Di64, expr)->id);
+    return affine_var(kernel->pool, MAXLOOP + ex_as(kernel, Di64, expr)->id);
 }
 
 Expr *ex_rounded(LoopKernel *kernel, Dtype dt, Expr *expr)
@@ -220,7 +220,7 @@ Expr *ex_both(LoopKernel *kernel, Expr *x, Expr *y)
 Expr *ex_within(LoopKernel *kernel, const AffineExpr *affine, RankAffine n)
 {
     return ex_op(kernel, Di32, "(uint64_t)a < (uint64_t)b",
-                 ex_lin(kernel, Di64, affine), ex_int(kernel, n), NULL);
+                 ex_affine(kernel, Di64, affine), ex_int(kernel, n), NULL);
 }
 
 Expr *ex_load(LoopKernel *kernel, Node *buf, Dtype dt, const AffineExpr *at,

@@ -1,24 +1,24 @@
-/* inplace.c: which results of a kernel may lie where an operand lay.
+/* inplace.c: finds results of a kernel that may use the buffer of an operand.
  *
- * Every iteration loads what it needs before it stores, and reductions of an
- * item are done before the loop that stores what needs them. Stores that share
- * loops are a stage (form_stage numbers them as it prints). So a result of the
- * last stage, or of any where a team holds a whole row and makes all before it
- * stores, may take an operand's buffer when each load of the operand
+ * Each iteration loads its operands before it stores, and the reductions of an
+ * item precede the loop that stores their users. Stores over the same loops
+ * form a stage (numbered by begin_stage). A result of the last stage, or of any
+ * stage if a team holds a whole row and computes all values before it stores,
+ * may use an operand's buffer if each load of the operand
  *
  *   is at the result's own element (indices are interned: the same pointer), or
- *   runs through the item's own elements for a reduction that is one value an
- *   item: x - max(x), not x[i] * sum over j of x[j] w[i, j], or
- *   is one of the item's own that it looks up, before its stores: x[label].
+ *   runs over the item's own elements for a reduction with one value per item:
+ *   x - max(x), but not x[i] * sum over j of x[j] w[i, j], or
+ *   is a gather from the item's own elements before its stores: x[label].
  *
- * On a GPU a team's threads go through an item at their own speed: no pass
- * before the result's may have read the operand unless all have met since.
+ * The threads of a team run at different speeds on a GPU, so no earlier pass
+ * may have read the operand without a barrier since.
  *
  * alloc decides whether the operand is dead by then. */
 #include "loop.h"
 
-/* Loops that all stores and reductions have: those over the kernel's items. */
-static uint64_t item_loops(const LoopKernel *kernel)
+/* Loops that all stores and reductions share: loops over the kernel's items. */
+static uint64_t shared_loops(const LoopKernel *kernel)
 {
     uint64_t m = ~(uint64_t)0;
 
@@ -30,8 +30,8 @@ static uint64_t item_loops(const LoopKernel *kernel)
     return m;
 }
 
-/* Is every reduction over this loop one value an item? */
-static int by_item(const LoopKernel *kernel, int loop, uint64_t items)
+/* Does every reduction over this loop have one value per item? */
+static int is_per_item(const LoopKernel *kernel, int loop, uint64_t items)
 {
     for (size_t i = 0; i < vec_len(kernel->ex); i++) {
         const Expr *expr = kernel->ex[i];
@@ -42,19 +42,18 @@ static int by_item(const LoopKernel *kernel, int loop, uint64_t items)
     return 1;
 }
 
-/* Is the index one value an item, and the load made before a loop inside the
- * item? No index is outside of its dim: in place of such a loop it leads to an
- * element of the item. */
-static int is_looked_up(const LoopKernel *kernel, const Expr *load, int var,
-                        uint64_t items)
+/* Is the index one value per item, and the load outside of loops inside the
+ * item? Indices are always in range, so such an index in place of a loop
+ * addresses an element of the item. */
+static int is_gathered(const LoopKernel *kernel, const Expr *load, int var,
+                       uint64_t items)
 {
     return var >= MAXLOOP && !(kernel->ex[var - MAXLOOP]->deps & ~items) &&
            load->open && !(load->open & ~items);
 }
 
-/* Does the load differ from x, where the result is stored, only in that it runs
- * over other loops of the same axes, and those inside an item, or has an index
- * that is looked up there? */
+/* Does the load's index differ from the result's x only in loops inside the
+ * item, over the same axes, or in a gathered index? */
 static int same_item(const LoopKernel *kernel, const AffineExpr *x,
                      const Expr *load, uint64_t loops, uint64_t items)
 {
@@ -70,21 +69,21 @@ static int same_item(const LoopKernel *kernel, const AffineExpr *x,
             continue;
         if (s->var >= MAXLOOP || (items >> s->var & 1))
             return 0;
-        if (is_looked_up(kernel, load, t->var, items))
+        if (is_gathered(kernel, load, t->var, items))
             continue;
         if (t->var >= MAXLOOP ||
             kernel->loop[s->var].axis != kernel->loop[t->var].axis ||
             kernel->loop[s->var].extent != kernel->loop[t->var].extent ||
-            (loops >> t->var & 1) || !by_item(kernel, t->var, items))
+            (loops >> t->var & 1) || !is_per_item(kernel, t->var, items))
             return 0;
     }
     return 1;
 }
 
-static int only_at(const LoopKernel *kernel, const Node *buf,
-                   const Store *store)
+static int loads_match(const LoopKernel *kernel, const Node *buf,
+                       const Store *store)
 {
-    uint64_t items = item_loops(kernel);
+    uint64_t items = shared_loops(kernel);
     int loads = 0;
 
     for (size_t i = 0; i < vec_len(kernel->ex); i++) {
@@ -94,15 +93,15 @@ static int only_at(const LoopKernel *kernel, const Node *buf,
         if (expr->lin != store->addr &&
             !same_item(kernel, store->addr, expr, store->loops, items))
             return 0;
-        if (expr->passes & store->apart)
+        if (expr->passes & store->unsynced)
             return 0;
         loads++;
     }
     return loads > 0;
 }
 
-/* Are all values of an item made before the first is stored? */
-static int made_first(const LoopKernel *kernel)
+/* Are all values of an item computed before the first store? */
+static int computes_before_stores(const LoopKernel *kernel)
 {
     for (size_t i = 0; i < vec_len(kernel->st); i++)
         if (kernel->st[i].loops & ~kernel->held)
@@ -130,10 +129,11 @@ void find_inplace(LoopKernel *kernel)
             const Store *store = &kernel->st[i];
             int out = index_of(group->out, group->nout, store->node);
             if (out < 0 || !store->stage ||
-                (store->stage != kernel->nstage && !made_first(kernel)) ||
+                (store->stage != kernel->nstage &&
+                 !computes_before_stores(kernel)) ||
                 dtypes[store->node->dt].bytes !=
                     dtypes[group->in[j]->dt].bytes ||
-                !only_at(kernel, storage(group->in[j]), store))
+                !loads_match(kernel, storage(group->in[j]), store))
                 continue;
             group->inplace[group->ninplace][0] = out;
             group->inplace[group->ninplace++][1] = j;

@@ -1,11 +1,10 @@
-/* loop.c: the values a loop kernel stores, as expressions over its loops.
+/* loop.c: the values that a loop kernel stores, as expressions over its loops.
  *
- * kern_value(n, index) is what node n holds at an index: an index is one linear
- * expression for each dim. Views and moves only change the index on its way to
- * the operand (move.c), so any chain of them costs nothing but address
- * arithmetic. Nodes in k->in are loads, everything else is rebuilt where it is
- * used. Equal expressions are one object, so nothing is computed twice in one
- * place. */
+ * kernel_value(n, index) is the value of node n at an index, one affine
+ * expression per dim. Views and moves change the index on the way to their
+ * operand (move.c), so any chain of them costs only address arithmetic. Nodes
+ * in group->in are loads; all others are recomputed at each use. Equal
+ * expressions are interned, so a place computes no value twice. */
 #include "loop.h"
 
 typedef struct IndexMemo {
@@ -16,13 +15,14 @@ typedef struct IndexMemo {
 
 /* ---- loops and sizes ----------------------------------------------------- */
 
-const SizeProduct *kern_size(LoopKernel *kernel, const Node *n, int d)
+const SizeProduct *kernel_axis_size(LoopKernel *kernel, const Node *n, int d)
 {
-    return mono_size(kernel->pool, n->dim[d].a, local_n(kernel->graph, n, d));
+    return product_of_size(kernel->pool, n->dim[d].a,
+                           local_n(kernel->graph, n, d));
 }
 
-static int loop_for(LoopKernel *kernel, const Axis *a,
-                    const SizeProduct *product, const Node *map, int copy)
+static int find_loop(LoopKernel *kernel, const Axis *a,
+                     const SizeProduct *product, const Node *map, int copy)
 {
     for (int i = 0; i < kernel->nloop; i++) {
         const Loop *loop = &kernel->loop[i];
@@ -41,39 +41,44 @@ static int loop_of(LoopKernel *kernel, const Node *n, int d, int copy)
 {
     const Node *map = g_isrow(n->dim[d].a) ? n->map : NULL;
 
-    return loop_for(kernel, n->dim[d].a, kern_size(kernel, n, d), map, copy);
+    return find_loop(kernel, n->dim[d].a, kernel_axis_size(kernel, n, d), map,
+                     copy);
 }
 
 static const AffineExpr *stride_sum(LoopKernel *kernel, const Node *n,
                                     const Index *ix)
 {
-    const SizeProduct *stride = mono_one(kernel->pool);
-    const AffineExpr *at = lin_make(kernel->pool, aff(0), 0, NULL, 0);
+    const SizeProduct *stride = product_one(kernel->pool);
+    const AffineExpr *at = affine_make(kernel->pool, aff(0), 0, NULL, 0);
 
     for (int d = n->nd - 1; d >= 0; d--) {
-        at =
-            lin_add(kernel->pool, at, lin_mul(kernel->pool, ix->at[d], stride));
-        stride = mono_mul(kernel->pool, stride, kern_size(kernel, n, d));
+        at = affine_add(kernel->pool, at,
+                        affine_mul(kernel->pool, ix->at[d], stride));
+        stride =
+            product_mul(kernel->pool, stride, kernel_axis_size(kernel, n, d));
     }
     return at;
 }
 
-static Expr *load(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard)
+static Expr *load_node(LoopKernel *kernel, Node *n, const Index *ix,
+                       Expr *guard)
 {
     return ex_load(kernel, storage(n), n->dt, stride_sum(kernel, n, ix), guard);
 }
 
 /* ---- reductions ---------------------------------------------------------- */
 
-/* A loop for each reduced axis: none that the index or the guard is using. */
-static Expr *reduce(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard)
+/* One loop for each reduced axis, distinct from all loops in the index and the
+ * guard. */
+static Expr *reduce_node(LoopKernel *kernel, Node *n, const Index *ix,
+                         Expr *guard)
 {
     Node *a = n->in[0];
     uint64_t used = guard ? guard->deps : 0, K = 0;
     Index jx = { { 0 } };
 
     for (int d = 0; d < n->nd; d++)
-        used |= lin_deps(kernel, ix->at[d]);
+        used |= affine_loops(kernel, ix->at[d]);
     for (int d = 0; d < a->nd; d++) {
         int k = dim_of(n, a->dim[d].a), copy = 0, l;
         if (k >= 0) {
@@ -83,10 +88,10 @@ static Expr *reduce(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard)
         while (used >> (l = loop_of(kernel, a, d, copy)) & 1)
             copy++;
         K |= 1ull << l;
-        jx.at[d] = lin_var(kernel->pool, l);
+        jx.at[d] = affine_var(kernel->pool, l);
     }
     Dtype dt = compute_type(n->dt);
-    Expr *body = ex_as(kernel, dt, kern_value(kernel, a, &jx, guard));
+    Expr *body = ex_as(kernel, dt, kernel_value(kernel, a, &jx, guard));
     return ex_make(kernel, &(Expr){ .kind = Xred,
                                     .dt = dt,
                                     .op = n->op,
@@ -100,15 +105,16 @@ static Expr *reduce(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard)
 static const AffineExpr *global_index(LoopKernel *kernel, const Node *n,
                                       const Index *ix, const int *order)
 {
-    const AffineExpr *at = lin_make(kernel->pool, aff(0), 0, NULL, 0);
-    const SizeProduct *stride = mono_one(kernel->pool);
+    const AffineExpr *at = affine_make(kernel->pool, aff(0), 0, NULL, 0);
+    const SizeProduct *stride = product_one(kernel->pool);
 
     for (int i = n->nd - 1; i >= 0; i--) {
         int d = order[i];
         const AffineExpr *x = global_at(kernel, n, d, ix->at[d]);
-        at = lin_add(kernel->pool, at, lin_mul(kernel->pool, x, stride));
-        stride = mono_mul(kernel->pool, stride,
-                          mono_size(kernel->pool, n->dim[d].a, n->dim[d].n));
+        at = affine_add(kernel->pool, at, affine_mul(kernel->pool, x, stride));
+        stride = product_mul(
+            kernel->pool, stride,
+            product_of_size(kernel->pool, n->dim[d].a, n->dim[d].n));
     }
     return at;
 }
@@ -122,7 +128,8 @@ static int axis_order(const LoopKernel *kernel, const Axis *a)
     return i;
 }
 
-/* Dims in the order of their axes in the graph, which no layout changes. */
+/* Sorts the dims by the position of their axes in the graph, which is
+ * independent of layout. */
 static void mask_order(const LoopKernel *kernel, const Node *n, int *order)
 {
     for (int i = 0; i < n->nd; i++) {
@@ -141,7 +148,7 @@ static Expr *random_value(LoopKernel *kernel, Node *n, const Index *ix)
     for (int i = 0; i < n->nd; i++)
         order[i] = i;
     arg[0] = ex_key(kernel, n->at.random.key);
-    arg[1] = ex_lin(kernel, Di64, global_index(kernel, n, ix, order));
+    arg[1] = ex_affine(kernel, Di64, global_index(kernel, n, ix, order));
     arg[2] = ex_num(kernel, Df32, n->at.random.arg);
     const char *text = n->at.random.kind == RANDuniform
                            ? "(2 * uniform(a, b) - 1) * c"
@@ -149,23 +156,24 @@ static Expr *random_value(LoopKernel *kernel, Node *n, const Index *ix)
     return ex_rounded(kernel, n->dt, ex_expr(kernel, Df32, text, 3, arg));
 }
 
-/* Number of the micro-batch at index ix of the step: operand 2 is that of the
- * first of the turn, turn * dp. */
+/* Number of the micro-batch at index ix within the step. Operand 2 is the first
+ * micro-batch of this iteration. */
 static Expr *micro_batch(LoopKernel *kernel, Node *n, const Index *ix)
 {
     int d = 0;
 
     while (d < n->nd && !g_ismicro(n->dim[d].a))
         d++;
-    Expr *first = kern_value(kernel, n->in[2], &(Index){ { 0 } }, NULL);
+    Expr *first = kernel_value(kernel, n->in[2], &(Index){ { 0 } }, NULL);
     if (d == n->nd)
         return first;
     const AffineExpr *at = global_at(kernel, n, d, ix->at[d]);
-    return ex_op(kernel, Di64, "a + b", first, ex_lin(kernel, Di64, at), NULL);
+    return ex_op(kernel, Di64, "a + b", first, ex_affine(kernel, Di64, at),
+                 NULL);
 }
 
-/* The element's index in its micro-batch, in the order of axes; without rows of
- * experts, whose places a fold decides. */
+/* Index of the element in its micro-batch, in the graph's order of axes. Axes
+ * of expert rows are left out: their order depends on the fold. */
 static Expr *index_in_micro(LoopKernel *kernel, Node *n, const Index *ix)
 {
     int order[MAXD], k = 0;
@@ -179,18 +187,19 @@ static Expr *index_in_micro(LoopKernel *kernel, Node *n, const Index *ix)
         }
     one.nd = k;
     mask_order(kernel, &one, order);
-    return ex_lin(kernel, Di64, global_index(kernel, &one, &in_one, order));
+    return ex_affine(kernel, Di64, global_index(kernel, &one, &in_one, order));
 }
 
-/* The number of the step; 0 outside of one. */
+/* Number of the training step; 0 outside of steps. */
 static Expr *step_of(LoopKernel *kernel, const Node *n)
 {
     return n->nin < 3 ? ex_num(kernel, Di64, 0)
-                      : kern_value(kernel, n->in[1], &(Index){ { 0 } }, NULL);
+                      : kernel_value(kernel, n->in[1], &(Index){ { 0 } }, NULL);
 }
 
-/* [0, 1) by the element's index in its micro-batch, the micro-batch and the
- * step: the same in every layout and fold, and in the backward. */
+/* Uniform in [0, 1) from the element's index in its micro-batch, the
+ * micro-batch and the step: independent of layout and fold, and equal in the
+ * backward. */
 static Expr *uniform_value(LoopKernel *kernel, Node *n, const Index *ix,
                            int64_t key)
 {
@@ -219,7 +228,7 @@ static Expr *dither_value(LoopKernel *kernel, Node *n, const Index *ix,
         return ex_as(kernel, dt,
                      uniform_value(kernel, n, ix, n->at.dither.key));
     Index jx = by_axis(kernel, n->in[0], n, ix);
-    Expr *x = kern_value(kernel, n->in[0], &jx, guard);
+    Expr *x = kernel_value(kernel, n->in[0], &jx, guard);
     Expr *arg[4] = { ex_key(kernel, n->at.dither.key),
                      index_in_micro(kernel, n, ix), step_of(kernel, n),
                      ex_as(kernel, Df32, x) };
@@ -237,7 +246,7 @@ static Expr *dropout_value(LoopKernel *kernel, Node *n, const Index *ix,
     Expr *keep = ex_op(kernel, Di32, "a >= b", u,
                        ex_num(kernel, Df32, n->at.dropout.p), NULL);
     Expr *v =
-        ex_op(kernel, dt, "a * b", kern_value(kernel, n->in[0], &jx, guard),
+        ex_op(kernel, dt, "a * b", kernel_value(kernel, n->in[0], &jx, guard),
               ex_num(kernel, dt, 1 / (1 - n->at.dropout.p)), NULL);
     return ex_rounded(kernel, n->dt,
                       ex_select(kernel, keep, v, ex_num(kernel, dt, 0)));
@@ -271,9 +280,9 @@ static Expr *pow_value(LoopKernel *kernel, Node *n, Expr *a, Expr *b)
     return ex_scalar(kernel, dt, of, 0, na, (Expr *[]){ a, b });
 }
 
-/* Ops that only choose or negate one of their operands need no rounding when
- * those are rounded. */
-static int chooses(const Node *n)
+/* Ops that select or negate an operand need no rounding if the operands are
+ * rounded. */
+static int is_selection(const Node *n)
 {
     static const Op op[] = { Oneg,   Oabs,  Orelu,      Omaximum,      Ominimum,
                              Owhere, Osign, Obroadcast, Ostop_gradient };
@@ -291,7 +300,7 @@ static Expr *cast_value(LoopKernel *kernel, Node *n, const Index *ix,
 {
     Node *a = n->in[0];
     Index jx = by_axis(kernel, a, n, ix);
-    Expr *x = kern_value(kernel, a, &jx, guard);
+    Expr *x = kernel_value(kernel, a, &jx, guard);
 
     if (n->dt == Dbool)
         return ex_op(kernel, Di32, "a != 0", x, NULL, NULL);
@@ -302,7 +311,7 @@ static Expr *cast_value(LoopKernel *kernel, Node *n, const Index *ix,
     return ex_rounded(kernel, n->dt, x);
 }
 
-/* Does n have 16 bits, maybe made a wider number? */
+/* Has n 16 bits or less, possibly converted to a wider type? */
 static int has_few_bits(const Node *n)
 {
     while (n->op == Ocast && dtypes[n->dt].bytes > 2)
@@ -310,9 +319,9 @@ static int has_few_bits(const Node *n)
     return dtypes[n->dt].kind == 'f' && dtypes[n->dt].bytes <= 2;
 }
 
-/* The exponent x has an error of 2^-9 where it comes from, alone or less
- * something. Its node decides, not how a kernel gets it: the exponential is one
- * value in all kernels. */
+/* Does exponent x have a relative error of 2^-9 or more, directly or in a
+ * difference? The decision depends on the node, not on the kernel, so an
+ * exponential has one value in all kernels. */
 static int is_rough(const Node *x)
 {
     return has_few_bits(x) || (x->op == Osub && has_few_bits(x->in[0]));
@@ -324,25 +333,26 @@ static Expr *ew_value(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard)
 
     for (int i = 0; i < n->nin; i++) {
         Index jx = by_axis(kernel, n->in[i], n, ix);
-        arg[i] = kern_value(kernel, n->in[i], &jx, guard);
+        arg[i] = kernel_value(kernel, n->in[i], &jx, guard);
     }
     if (n->op == Obroadcast)
         return arg[0];
     if (n->op == Opow)
         return ex_rounded(kernel, n->dt, pow_value(kernel, n, arg[0], arg[1]));
     int raw = op_is(n->op, OPcmp) ? ~0 : n->op == Owhere;
-    if (n->op == Ojoin_bf16) /* an integer is not made a float and one again */
+    if (n->op == Ojoin_bf16) /* the remainder stays an integer */
         arg[1] = ex_integer(arg[1]), raw = 2;
     if (n->op == Oexp && is_rough(n->in[0]))
         raw = RAWROUGH;
     Expr *x = ex_scalar(kernel, compute_type(n->dt), optab[n->op].expr, raw,
                         n->nin, arg);
-    return chooses(n) ? x : ex_rounded(kernel, n->dt, x);
+    return is_selection(n) ? x : ex_rounded(kernel, n->dt, x);
 }
 
 /* ---- one node ------------------------------------------------------------ */
 
-static Expr *compute(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard)
+static Expr *compute_node(LoopKernel *kernel, Node *n, const Index *ix,
+                          Expr *guard)
 {
     Expr *from = move_value(kernel, n, ix, guard);
 
@@ -353,7 +363,7 @@ static Expr *compute(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard)
     case Oiota:
         return ex_as(
             kernel, compute_type(n->dt),
-            ex_lin(kernel, Di32, global_index(kernel, n, ix, (int[]){ 0 })));
+            ex_affine(kernel, Di32, global_index(kernel, n, ix, (int[]){ 0 })));
     case Orandom: return random_value(kernel, n, ix);
     case Odropout: return dropout_value(kernel, n, ix, guard);
     case Odither: return dither_value(kernel, n, ix, guard);
@@ -361,10 +371,10 @@ static Expr *compute(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard)
     default: break;
     }
     if (optab[n->op].cls == RED)
-        return ex_rounded(kernel, n->dt, reduce(kernel, n, ix, guard));
+        return ex_rounded(kernel, n->dt, reduce_node(kernel, n, ix, guard));
     if (optab[n->op].expr)
         return ew_value(kernel, n, ix, guard);
-    return load(kernel, n, ix, guard);
+    return load_node(kernel, n, ix, guard);
 }
 
 static uint64_t memo_key(const Node *n, const Index *ix, const Expr *guard)
@@ -376,9 +386,9 @@ static uint64_t memo_key(const Node *n, const Index *ix, const Expr *guard)
     return h;
 }
 
-/* Does each index run over no more than the whole dim? Then no guard is needed:
- * one that rules out indices behind this node's is not this node's. */
-static int all_inside(LoopKernel *kernel, const Node *n, const Index *ix)
+/* Does each index run over at most its whole dim? Then no guard is needed: a
+ * guard that excludes indices of a following node does not apply here. */
+static int index_in_range(LoopKernel *kernel, const Node *n, const Index *ix)
 {
     for (int d = 0; d < n->nd; d++) {
         const AffineExpr *affine = ix->at[d];
@@ -391,16 +401,16 @@ static int all_inside(LoopKernel *kernel, const Node *n, const Index *ix)
     return 1;
 }
 
-Expr *kern_value(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard)
+Expr *kernel_value(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard)
 {
-    if (guard && kernel->gpu && all_inside(kernel, n, ix))
+    if (guard && kernel->gpu && index_in_range(kernel, n, ix))
         guard = NULL;
     for (int d = 0; d < n->nd; d++)
         if (!ix->at[d])
             die("%s: no index for axis %s", optab[n->op].name,
                 n->dim[d].a->name);
     if (table_get(kernel->member, KEYP(n)))
-        return load(kernel, n, ix, guard);
+        return load_node(kernel, n, ix, guard);
     for (uint64_t h = memo_key(n, ix, guard);; h++) {
         IndexMemo *m = table_get(kernel->memo, h);
         if (m && m->n == n && m->guard == guard &&
@@ -409,16 +419,16 @@ Expr *kern_value(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard)
         if (m)
             continue;
         m = alloc(kernel->arena, sizeof *m);
-        *m = (IndexMemo){ n, *ix, guard, compute(kernel, n, ix, guard) };
+        *m = (IndexMemo){ n, *ix, guard, compute_node(kernel, n, ix, guard) };
         *table_at(kernel->memo, h) = m;
         return m->ex;
     }
 }
 
-/* ---- what is stored ------------------------------------------------------ */
+/* ---- stores --------------------------------------------------------------- */
 
-static Expr *accumulated(LoopKernel *kernel, Node *n, const Index *ix,
-                         Expr *expr)
+static Expr *accumulated_value(LoopKernel *kernel, Node *n, const Index *ix,
+                               Expr *expr)
 {
     const char *f = n->at.accum.op == Radd   ? "a + b"
                     : n->at.accum.op == Rmax ? "b > a ? b : a"
@@ -426,12 +436,12 @@ static Expr *accumulated(LoopKernel *kernel, Node *n, const Index *ix,
 
     if (n->at.accum.op == Rlast)
         return expr;
-    Expr *old = load(kernel, n, ix, NULL);
+    Expr *old = load_node(kernel, n, ix, NULL);
     return ex_rounded(kernel, n->dt,
                       ex_op(kernel, compute_type(n->dt), f, old, expr, NULL));
 }
 
-static void store(LoopKernel *kernel, Node *n)
+static void add_store(LoopKernel *kernel, Node *n)
 {
     Node *to = n->op == Owrite ? n->in[0] : n;
     Node *from = n->op == Owrite ? n->in[1] : n->in[0];
@@ -441,21 +451,21 @@ static void store(LoopKernel *kernel, Node *n)
     for (int d = 0; d < to->nd; d++) {
         int l = loop_of(kernel, to, d, 0);
         s.loops |= 1ull << l;
-        ix.at[d] = lin_var(kernel->pool, l);
+        ix.at[d] = affine_var(kernel->pool, l);
     }
     if (optab[n->op].cls == SINK) {
         Index jx = by_axis(kernel, from, to, &ix);
-        s.val = kern_value(kernel, from, &jx, NULL);
+        s.val = kernel_value(kernel, from, &jx, NULL);
         if (n->op == Oaccum)
-            s.val = accumulated(kernel, n, &ix, s.val);
+            s.val = accumulated_value(kernel, n, &ix, s.val);
     } else {
-        s.val = compute(kernel, n, &ix, NULL);
+        s.val = compute_node(kernel, n, &ix, NULL);
     }
     s.addr = stride_sum(kernel, to, &ix);
     vec_push(kernel->arena, kernel->st, s);
 }
 
-static int is_part(const LoopTile *tile, const Node *n)
+static int is_tile_part(const LoopTile *tile, const Node *n)
 {
     for (int i = 0; i < tile->n; i++)
         for (int k = 0; k < 4; k++)
@@ -464,8 +474,8 @@ static int is_part(const LoopTile *tile, const Node *n)
     return 0;
 }
 
-/* The store of n for the tile; null. */
-static Store *held_store(LoopKernel *kernel, const Node *n)
+/* The store whose value is quantized by the tile, for n; else null. */
+static Store *tile_value_store(LoopKernel *kernel, const Node *n)
 {
     for (int i = 0; i < kernel->tile->n; i++)
         if (kernel->tile->of[i].node->in[0] == n)
@@ -473,26 +483,26 @@ static Store *held_store(LoopKernel *kernel, const Node *n)
     return NULL;
 }
 
-/* What is rounded comes first: tiles are of its lines. */
-static void stores_of_tile(LoopKernel *kernel)
+/* Quantized values come first: tiles consist of their lines. */
+static void add_tile_stores(LoopKernel *kernel)
 {
     const Group *group = kernel->group;
 
     for (int i = 0; i < kernel->tile->n; i++) {
-        store(kernel, kernel->tile->of[i].node->in[0]);
+        add_store(kernel, kernel->tile->of[i].node->in[0]);
         kernel->st[i].held = i + 1;
         kernel->st[i].unstored = 1;
     }
     for (int i = 0; i < group->nout; i++) {
-        Store *held = held_store(kernel, group->out[i]);
+        Store *held = tile_value_store(kernel, group->out[i]);
         if (held)
             held->unstored = 0;
-        else if (!is_part(kernel->tile, group->out[i]))
-            store(kernel, group->out[i]);
+        else if (!is_tile_part(kernel->tile, group->out[i]))
+            add_store(kernel, group->out[i]);
     }
 }
 
-static size_t defined(const SizePool *pool)
+static size_t defined_sizes(const SizePool *pool)
 {
     size_t n = 0;
 
@@ -501,16 +511,15 @@ static size_t defined(const SizePool *pool)
     return n;
 }
 
-/* Once more while sizes turn out to be products: then a loop that was made
- * before that was known can be cut. */
-/* Fills ex, loop and st from the group. */
-static void kern_build(LoopKernel *kernel)
+/* Fills kernel->ex, loop and st from the group. It repeats while sizes turn out
+ * to be products, since loops made before that are then cut. */
+static void build_kernel(LoopKernel *kernel)
 {
     size_t was;
 
     kernel->pool = pool_new(kernel->arena);
     do {
-        was = defined(kernel->pool);
+        was = defined_sizes(kernel->pool);
         kernel->memo = table_new(kernel->arena);
         kernel->exof = table_new(kernel->arena);
         kernel->member = table_new(kernel->arena);
@@ -523,13 +532,13 @@ static void kern_build(LoopKernel *kernel)
             *table_at(kernel->member, KEYP(at)) = at;
         }
         if (kernel->tile)
-            stores_of_tile(kernel);
+            add_tile_stores(kernel);
         for (int i = 0; !kernel->tile && i < kernel->group->nout; i++)
-            store(kernel, kernel->group->out[i]);
-    } while (kernel->gpu && defined(kernel->pool) > was);
+            add_store(kernel, kernel->group->out[i]);
+    } while (kernel->gpu && defined_sizes(kernel->pool) > was);
 }
 
-static void lower(Graph *g, Group *group, Arena *a, int gpu)
+static void lower_loop(Graph *g, Group *group, Arena *a, int gpu)
 {
     LoopKernel c = { .graph = g, .group = group, .arena = a, .gpu = gpu };
     const Group was = *group;
@@ -539,9 +548,9 @@ static void lower(Graph *g, Group *group, Arena *a, int gpu)
         c.form = (StageForm)form;
         c.uneven = c.nstage = 0;
         c.held = 0;
-        kern_build(&c);
-        kern_tidy(&c);
-        kern_print(&c);
+        build_kernel(&c);
+        canonicalize_loops(&c);
+        print_kernel(&c);
         if (!c.uneven)
             break;
     }
@@ -555,18 +564,18 @@ void loop_lower_tiles(Graph *g, Group *group, Arena *a, const LoopTile *tile)
         .graph = g, .group = group, .arena = a, .gpu = 1, .tile = tile
     };
 
-    kern_build(&c);
-    kern_tidy(&c);
-    kern_print(&c);
+    build_kernel(&c);
+    canonicalize_loops(&c);
+    print_kernel(&c);
     set_label(group, a, tile->of[0].node->in[0]);
 }
 
 void loop_lower(Graph *g, Group *group, Arena *a)
 {
-    lower(g, group, a, 0);
+    lower_loop(g, group, a, 0);
 }
 
 void loop_lower_cuda(Graph *g, Group *group, Arena *a)
 {
-    lower(g, group, a, 1);
+    lower_loop(g, group, a, 1);
 }

@@ -1,12 +1,13 @@
-/* loop.h: loop kernels, from nodes to text. */
+/* loop.h: loop kernels: graph nodes to expressions over loops to text. */
 #ifndef PLEAT_LOOP_H
 #define PLEAT_LOOP_H
 
 #include "../text/text.h"
 
-/* What a kernel for GPUs rounds of what it makes: n nodes quantize_blocks, of
- * lines of so many columns, whose parts lie at `part`, null: nobody reads it.
- * Functions of blocks.pre do it, which stands before the kernel. */
+/* A value that a GPU kernel quantizes in blocks where it is computed: the
+ * quantize_blocks node and its results `part` (null: unused). LoopTile: the n
+ * such values of a kernel; each has lines of `columns` elements. The device
+ * functions are in blocks.pre, which precedes the kernel. */
 typedef struct Rounded {
     const Node *node;
     Node *part[4];
@@ -19,19 +20,21 @@ typedef struct LoopTile {
 
 void loop_lower(Graph *g, Group *group, Arena *a);
 void loop_lower_cuda(Graph *g, Group *group, Arena *a);
-/* Stores what the group has out, but for the tile's parts. What of it are sums
- * is of 128 columns each. */
+/* loop_lower, loop_lower_cuda: fill the group's instruction and text.
+ * loop_lower_tiles: the same for a GPU kernel that quantizes the tile's values;
+ * the parts of the tile are stored by blocks.pre, the group's other results as
+ * usual. Sums run over 128 columns. */
 void loop_lower_tiles(Graph *g, Group *group, Arena *a, const LoopTile *tile);
 
-/* ---- affine.c: sizes and linear index expressions ------------------------ */
+/* ---- affine.c: sizes and affine index expressions ------------------------- */
 
-/* A product of sizes. Sizes are known by their axis, so that what two strides
- * have in common shows without looking at numbers; text depends on
- * structure. */
+/* A product of sizes. Sizes are identified by axis, so common factors of two
+ * strides are found without their values, and the text depends on structure
+ * only. */
 enum { MAXFACTOR = 4 * MAXD };
 typedef struct SizeProduct {
     int id;
-    int64_t v; /* its value in this kernel */
+    int64_t v; /* value in this kernel */
     int n;
     int f[MAXFACTOR]; /* ids of sizes, ascending */
 } SizeProduct;
@@ -42,8 +45,8 @@ typedef struct Size {
     const SizeProduct *def;
 } Size;
 
-/* ((var / div) % mod) * k. Variables below MAXLOOP are loops, the others
- * MAXLOOP + id of an integer Ex. mod null: no remainder taken. */
+/* ((var / div) % mod) * k. Variables below MAXLOOP are loops; MAXLOOP + id is
+ * the integer Expr with this id. mod null: no remainder. */
 enum { MAXLOOP = 64 };
 typedef struct Term {
     int var;
@@ -52,54 +55,55 @@ typedef struct Term {
 typedef struct AffineExpr {
     int id;
     RankAffine off;
-    int hasoff; /* constant part */
+    int hasoff; /* has a constant part */
     int nt;
     Term *term;
 } AffineExpr;
 
-typedef struct SizePool { /* interned monos and lins of one kernel */
+/* interned products and affine expressions of one kernel */
+typedef struct SizePool {
     Arena *arena;
     Size *size; /* vecs */
-    const SizeProduct **mono;
-    const AffineExpr **lin;
+    const SizeProduct **product;
+    const AffineExpr **affine;
     Table *of;
 } SizePool;
 
 SizePool *pool_new(Arena *a);
-const SizeProduct *mono_one(SizePool *pool);
-const SizeProduct *mono_size(SizePool *pool, const Axis *a, int64_t n);
-const SizeProduct *mono_mul(SizePool *pool, const SizeProduct *x,
-                            const SizeProduct *y);
-/* Null when y does not divide x. */
-const SizeProduct *mono_div(SizePool *pool, const SizeProduct *x,
-                            const SizeProduct *y);
-/* Axis a of size n is the product. */
-void mono_same(SizePool *pool, const Axis *a, int64_t n,
-               const SizeProduct *product);
-const AffineExpr *lin_var(SizePool *pool, int var);
-const AffineExpr *lin_const(SizePool *pool, RankAffine off);
-const AffineExpr *lin_add(SizePool *pool, const AffineExpr *x,
-                          const AffineExpr *y);
-const AffineExpr *lin_mul(SizePool *pool, const AffineExpr *affine,
-                          const SizeProduct *product);
-const AffineExpr *lin_make(SizePool *pool, RankAffine off, int hasoff,
-                           const Term *term, int nt);
-/* (affine / div) % mod (mod null: no remainder), or null when that is not
- * linear. extent gives a variable's size (null: unknown). */
-const AffineExpr *lin_digit(SizePool *pool, const AffineExpr *affine,
-                            const SizeProduct *div, const SizeProduct *mod,
-                            const SizeProduct *(*extent)(void *ctx, int var),
-                            void *ctx);
+const SizeProduct *product_one(SizePool *pool);
+const SizeProduct *product_of_size(SizePool *pool, const Axis *a, int64_t n);
+const SizeProduct *product_mul(SizePool *pool, const SizeProduct *x,
+                               const SizeProduct *y);
+/* Returns null if y does not divide x. */
+const SizeProduct *product_div(SizePool *pool, const SizeProduct *x,
+                               const SizeProduct *y);
+/* Declares that axis a of size n equals the product (a merged axis). */
+void product_define(SizePool *pool, const Axis *a, int64_t n,
+                    const SizeProduct *product);
+const AffineExpr *affine_var(SizePool *pool, int var);
+const AffineExpr *affine_const(SizePool *pool, RankAffine off);
+const AffineExpr *affine_add(SizePool *pool, const AffineExpr *x,
+                             const AffineExpr *y);
+const AffineExpr *affine_mul(SizePool *pool, const AffineExpr *affine,
+                             const SizeProduct *product);
+const AffineExpr *affine_make(SizePool *pool, RankAffine off, int hasoff,
+                              const Term *term, int nt);
+/* (affine / div) % mod (mod null: no remainder) as an affine expression; null
+ * if it is not one. extent returns the size of a variable, null if unknown. */
+const AffineExpr *affine_digit(SizePool *pool, const AffineExpr *affine,
+                               const SizeProduct *div, const SizeProduct *mod,
+                               const SizeProduct *(*extent)(void *ctx, int var),
+                               void *ctx);
 
-/* ---- loop.c: from nodes to expressions over loops ------------------------ */
+/* ---- loop.c: nodes to expressions over loops ------------------------------ */
 
 typedef enum ExprKind {
-    Xload, /* buffer at lin, 0 where guard arg[0] fails */
-    Xnum,  /* number f */
-    Xint,  /* integer argument iv */
-    Xkey,  /* a key of random numbers, iv */
+    Xload, /* buf[lin], or 0 where guard arg[0] is false */
+    Xnum,  /* the number f */
+    Xint,  /* the integer argument iv */
+    Xkey,  /* the random key iv */
     Xlin,  /* lin as an integer */
-    Xexpr, /* of arg[] */
+    Xexpr, /* scalar expression `of` over arg[] */
     Xred   /* reduction of arg[0] over the loops K */
 } ExprKind;
 
@@ -111,66 +115,71 @@ struct Expr {
     ExprKind kind;
     Dtype dt;             /* Df32 Df64 Di32 Di64 */
     const ScalarExpr *of; /* Xexpr */
-    Dtype calls;          /* Df32 or Df64: of the functions in it */
-    int raw;              /* operands that keep their own types, a bit each;
-                             RAWROUGH of an exponential: of few bits */
+    Dtype calls;          /* Df32 or Df64: type of its functions */
+    /* bit i: operand i keeps its own type; RAWROUGH: an exponential of a
+     * low-precision exponent */
+    int raw;
     int na;
     Expr *arg[4];
     const AffineExpr *lin;
-    Node *buf; /* loads */
+    Node *buf; /* Xload */
     Op op;
     uint64_t K;
     double f;
     RankAffine iv;
-    uint64_t deps; /* loops its value depends on */
-    /* While printing: its C local (0: none), and the loop + 1 it is an array
-     * over; passes of a team that read it (a load); loops that were open where
-     * it was made. */
+    uint64_t deps; /* loops that the value depends on */
+    /* Printing state: the number of its C local (0: none) and 1 + the loop it
+     * is an array over; the traversal that visited it; passes of a team that
+     * read it (Xload); loops that were open where it was computed. */
     int local, array, seen;
     uint64_t passes, open;
-    int summed; /* (printing) the SumOrder it was made in, 0: not yet */
+    int summed; /* SumOrder of the printed sum; 0: not printed */
 };
 
-/* Who adds up the elements of a sum, so in which order: the rounding of its
- * value follows. */
+/* The threads that add the elements of a sum. They fix the order of additions
+ * and so the rounding. */
 typedef enum SumOrder {
     SUMteam = 1, /* the threads of an item */
-    SUMscaled,   /* they too, scaled as the largest element grows */
-    SUMthread    /* one thread */
+    /* the same threads, rescaled as the maximum grows (online softmax) */
+    SUMscaled,
+    SUMthread /* one thread */
 } SumOrder;
 
-/* How stages of stores that need sums of their own share them out on a GPU. A
- * sum that two stages make is one value, so both must make it in one order; the
- * next is tried where they do not. */
+/* How a stage of stores that needs sums is mapped to a GPU. Two stages that
+ * print the same sum must add in the same order; where they do not, the kernel
+ * is printed again in the next form. */
 typedef enum StageForm {
-    STAGEdealt,    /* a team's threads take elements of the stage */
-    STAGEtogether, /* they make the sums of each element together */
-    STAGEalone,    /* each item has one thread */
+    STAGEdealt, /* the stage's elements are divided among the team's threads */
+    STAGEtogether, /* the team computes the sums of each element together */
+    STAGEalone,    /* one thread per item */
     STAGEFORMS
 } StageForm;
 
 typedef struct Loop {
     const Axis *axis;
-    int copy; /* further loops over the same axis */
+    int copy; /* 0; n: the n-th further loop over the same axis */
     const SizeProduct *extent;
-    const Node *map;        /* ragged: the route node with the extent */
-    const SizeProduct *per; /* ragged: rounds per row; null: 1 */
+    const Node *map;        /* ragged: the route node that gives the extent */
+    const SizeProduct *per; /* ragged: iterations per row; null: 1 */
     int gone;               /* merged or cut */
-    int other; /* another like it, for sums inside (sum_loops.c); 0: none */
+    int other; /* a duplicate for nested sums (sum_loops.c); 0: none */
 } Loop;
 
 typedef struct Store {
     Node *node;
     Expr *val;
     const AffineExpr *addr;
-    uint64_t loops; /* that run over its elements */
-    int done;       /* (printing) stored for the present item */
-    int stage;      /* its number in the text; 0: by a reduction's pass */
-    int flat;       /* by no thread that can be named */
-    int seen;       /* by all threads of the team */
-    uint64_t apart; /* passes that other threads may still be in */
-    int held;       /* for the tile, as its number from 1 */
-    int unstored;   /* it is there only */
+    uint64_t loops; /* loops over its elements */
+    int done;       /* printed: stored for the current item */
+    /* printed: number of its stage; 0: stored by a reduction's pass */
+    int stage;
+    /* stored by a flattened pass: the thread of an element is unknown */
+    int flat;
+    int seen; /* visible to all threads of the team */
+    uint64_t
+        unsynced; /* passes not separated from it by a barrier, a bit each */
+    int held;     /* 1 + index of the tile value it stores; 0: none */
+    int unstored; /* stored in the tile only */
 } Store;
 
 typedef struct LoopKernel {
@@ -178,76 +187,80 @@ typedef struct LoopKernel {
     Group *group;
     Arena *arena;
     SizePool *pool;
-    int nstage;         /* stages of stores printed */
-    uint64_t held;      /* loops of the item and of the row that a team holds */
-    StageForm form;     /* of them, on a GPU */
-    int uneven;         /* a sum was made in two orders */
-    Table *memo, *exof; /* values by node and index; expressions */
+    int nstage;     /* stages printed */
+    uint64_t held;  /* loops of the item and of the row in a team's registers */
+    StageForm form; /* form of stages on a GPU */
+    int uneven;     /* a sum was printed in two orders */
+    Table *memo, *exof; /* values by node and index; interned expressions */
     Table *member;      /* nodes that are loaded */
     Expr **ex;          /* vec, operands before users */
     Loop loop[MAXLOOP];
     int nloop;
     Store *st;            /* vec */
-    int gpu;              /* text for cuda */
-    const LoopTile *tile; /* what is rounded; null: nothing */
+    int gpu;              /* GPU text */
+    const LoopTile *tile; /* quantized values; null: none */
 } LoopKernel;
 
-/* The place of an element: an expression for each dim of its node. */
+/* Index of an element: an affine expression for each dim of its node. */
 typedef struct Index {
     const AffineExpr *at[MAXD];
 } Index;
 
-/* What n holds at ix; where guard is false it is not read, and 0. */
-Expr *kern_value(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard);
-const SizeProduct *kern_size(LoopKernel *kernel, const Node *n, int d);
+/* The value of n at ix. Where guard is false, memory is not read and the value
+ * is 0. */
+Expr *kernel_value(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard);
+const SizeProduct *kernel_axis_size(LoopKernel *kernel, const Node *n, int d);
 
-/* move.c */
-Expr *move_value(LoopKernel *kernel, Node *n, const Index *ix,
-                 Expr *guard); /* null: none */
-/* The index of operand a under the result's index, axes matched by name. */
+/* move.c. move_value returns null if n is not a view or move. */
+Expr *move_value(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard);
+/* The index of operand a at index ix of n; axes are matched by name. */
 Index by_axis(LoopKernel *kernel, const Node *a, const Node *n,
               const Index *ix);
-/* The global index at the local index affine along dim d of n. */
+/* Global index of local index `affine` along dim d of n. */
 const AffineExpr *global_at(LoopKernel *kernel, const Node *n, int d,
                             const AffineExpr *affine);
 
-/* expr.c: each returns the one object that is equal. Integers 1 stand for
- * truth. */
+/* expr.c: constructors of interned expressions. Booleans are integers 0 and
+ * 1. */
 Expr *ex_make(LoopKernel *kernel, Expr *expr);
 Expr *ex_scalar(LoopKernel *kernel, Dtype dt, const ScalarExpr *of, int raw,
                 int na, Expr *const *arg);
 Expr *ex_expr(LoopKernel *kernel, Dtype dt, const char *text, int na,
-              Expr *const *arg); /* text: over a b kernel d */
+              Expr *const *arg); /* text: over a b c d */
 Expr *ex_op(LoopKernel *kernel, Dtype dt, const char *text, Expr *a, Expr *b,
             Expr *d);
 Expr *ex_num(LoopKernel *kernel, Dtype dt, double f);
 Expr *ex_int(LoopKernel *kernel, RankAffine x);
 Expr *ex_key(LoopKernel *kernel, int64_t x);
-Expr *ex_lin(LoopKernel *kernel, Dtype dt, const AffineExpr *affine);
+Expr *ex_affine(LoopKernel *kernel, Dtype dt, const AffineExpr *affine);
 Expr *ex_load(LoopKernel *kernel, Node *buf, Dtype dt, const AffineExpr *at,
               Expr *guard);
-Expr *ex_as(LoopKernel *kernel, Dtype dt, Expr *expr); /* converted */
+Expr *ex_as(LoopKernel *kernel, Dtype dt, Expr *expr); /* convert to dt */
 Expr *ex_integer(Expr *expr);
-Expr *ex_rounded(LoopKernel *kernel, Dtype dt,
-                 Expr *expr);             /* to a value that dt holds */
-Expr *ex_unrounded(Dtype dt, Expr *expr); /* of y rounded to dt: y */
+Expr *ex_rounded(LoopKernel *kernel, Dtype dt, Expr *expr); /* round to dt */
+/* the operand of a rounding to dt; else expr */
+Expr *ex_unrounded(Dtype dt, Expr *expr);
 Expr *ex_select(LoopKernel *kernel, Expr *guard, Expr *yes, Expr *no);
-Expr *ex_both(LoopKernel *kernel, Expr *x, Expr *y); /* null: true */
+Expr *ex_both(LoopKernel *kernel, Expr *x, Expr *y); /* x and y, null: true */
 Expr *ex_within(LoopKernel *kernel, const AffineExpr *affine,
                 RankAffine n); /* 0 <= affine < n */
 const AffineExpr *ex_index(LoopKernel *kernel,
                            Expr *expr); /* an integer as a variable */
-uint64_t lin_deps(const LoopKernel *kernel,
-                  const AffineExpr *affine); /* loops */
-/* Those in use that have become equal, as loops were cut, are one again. */
+uint64_t affine_loops(const LoopKernel *kernel,
+                      const AffineExpr *affine); /* loops it depends on */
+/* Merges expressions that became equal when loops were cut. */
 void ex_unify(LoopKernel *kernel);
-void kern_tidy(LoopKernel *kernel);  /* canonicalize.c: cuts and merges loops */
-void kern_print(LoopKernel *kernel); /* loop_schedule.c: fills instr and text */
-void find_inplace(LoopKernel *kernel); /* inplace.c: fills the group's pairs */
+void canonicalize_loops(
+    LoopKernel *kernel); /* canonicalize.c: cuts and merges loops */
+void print_kernel(
+    LoopKernel *kernel); /* loop_schedule.c: fills instr and text */
+/* inplace.c: fills the group's inplace pairs */
+void find_inplace(LoopKernel *kernel);
 
-/* ---- loop_print.c value_print.c: text of a loop kernel ------------------- */
+/* ---- loop_print.c value_print.c needed_values.c: text of a loop kernel ---- */
 
 #define BIT(loop) (1ull << (loop))
+/* Host kernels: lanes of a reduction, elements of an array over v. */
 enum { LANES = 16, BLOCK = 128 };
 
 typedef struct KernelPrinter {
@@ -256,53 +269,56 @@ typedef struct KernelPrinter {
     Arena *arena;
     Text text;
     int depth;
-    uint64_t bound;             /* loops that are open */
+    uint64_t bound;             /* open loops */
     uint64_t items;             /* loops of an item */
     int order[MAXLOOP], norder; /* outermost first */
     int v;                      /* the contiguous loop, or -1 */
     int nlocal, stamp;
-    int gpu;            /* cuda: see map_gpu.c */
-    uint64_t lane;      /* loops that a thread's lanes are open in: */
-    int lv, width;      /* the contiguous one, lanes along it, ... */
-    int beside, stride; /* times all elements of another, or pieces
-                                     of the same loop that are stride apart */
-    int whole;          /* (printing) indices of a piece, not of l */
-    uint64_t row;       /* loops of a row that a team holds */
-    int team;           /* threads of an item, */
-    int blocks, folds;  /* in so many blocks of a cluster; they meet */
-    int passes;         /* that they have dealt out, ... */
-    uint64_t apart;     /* those since they met, a bit each */
-    int streams;        /* a row's results are stored as it is read */
-    const Expr *kept;   /* what is read along a row stays in shared */
-    int64_t keep;       /* memory, so many elements of a block, */
-    int fills, filled;  /* where this pass leaves them, one before has */
-    int own, flat;      /* what is open now belongs to a thread; is
-                                     dealt out as one loop */
-    Expr *top, *soft;   /* a largest value being found, and the sum of
-                                     exp(x - it) that grows along with it */
-    const char *on;     /* condition of a thread with elements */
-    int shared, groups; /* loop dealt out to groups of threads, -1 */
+    int gpu;       /* GPU text: map_gpu.c */
+    uint64_t lane; /* loops whose elements are lanes of a thread: */
+    int lv, width; /* the contiguous one and its lanes, */
+    /* times the elements of another loop, or parts of lv `stride` apart */
+    int beside, stride;
+    int whole;    /* indices are of a whole vector access, not of lane l */
+    uint64_t row; /* loops of a row in registers */
+    int team;     /* threads of an item, */
+    /* in this many blocks of a cluster; cluster reductions printed */
+    int blocks, folds;
+    int passes; /* passes printed */
+    uint64_t
+        unsynced; /* passes since the last barrier of the team, a bit each */
+    int streams;  /* results of a row are stored in the pass that reads it */
+    /* the load that is kept in shared memory between passes, */
+    const Expr *kept;
+    int64_t keep;      /* its elements per block, */
+    int fills, filled; /* stored there by this pass, by an earlier pass */
+    int per_thread,
+        flat; /* the open loops belong to one thread; they are flattened */
+    /* online softmax: the running maximum and the rescaled sum */
+    Expr *online_max, *online_sum;
+    const char *condition; /* condition of threads that have elements */
+    int shared, groups; /* loop divided among thread groups, -1: none; groups */
     Expr **done;        /* vec: values printed in the open scopes */
     const SizeProduct **size;
-    int *sizeat; /* vecs: arguments that are sizes */
+    int *sizeat; /* vecs: size arguments */
     const AffineExpr **off;
-    int *offat; /* ... and constant parts */
+    int *offat; /* constant parts */
     Expr **num;
-    int *numat; /* ... and numbers, integers */
+    int *numat; /* numbers, keys, integers */
     const Node **ext;
     int *extat; /* ragged extents */
 } KernelPrinter;
 
-/* What the innermost lines do with the values they computed. */
+/* The innermost lines of a loop nest: they use computed values. */
 typedef struct LoopBody {
     Expr **root;
     int nroot; /* values needed */
     Expr **acc;
-    int nacc; /* reductions to add to */
+    int nacc; /* reductions to accumulate */
     Store **st;
-    int nst;      /* stores to do */
-    int vertical; /* acc are arrays over v, not lanes */
-    int block;    /* 1 + the loop over whose blocks arrays go */
+    int nst;      /* stores */
+    int vertical; /* acc are arrays over v, not over lanes */
+    int block;    /* 1 + the loop whose blocks arrays cover */
 } LoopBody;
 
 typedef struct Braces {
@@ -310,117 +326,126 @@ typedef struct Braces {
     uint64_t bound;
 } Braces;
 
-/* value_print.c: how values are written: operands at hand, an expression,
- * addresses and what is there. */
-const char *nest_ref(KernelPrinter *printer, Expr *expr);
-const char *nest_value(KernelPrinter *printer, Expr *expr);
-/* The function that exp expr calls. */
-const char *nest_exp(const KernelPrinter *printer, const Expr *expr);
-const char *nest_lin(KernelPrinter *printer, const AffineExpr *affine);
-const char *nest_element(KernelPrinter *printer, Node *buf,
+/* value_print.c: text of values. value_name: a computed value. value_text: the
+ * expression that computes it. affine_text, element_text, load_text,
+ * operand_text: indices, elements in memory, converted operands. */
+const char *value_name(KernelPrinter *printer, Expr *expr);
+const char *expr_text(KernelPrinter *printer, Expr *expr);
+/* Name of the exp function that expr calls. */
+const char *exp_function(const KernelPrinter *printer, const Expr *expr);
+const char *affine_text(KernelPrinter *printer, const AffineExpr *affine);
+const char *element_text(KernelPrinter *printer, Node *buf,
                          const AffineExpr *at);
-const char *nest_load(KernelPrinter *printer, Node *buf, const AffineExpr *at);
-const char *nest_operand(KernelPrinter *printer, const Expr *expr, int i);
-const char *nest_first(const Expr *expr); /* what a reduction starts from */
-/* What a store rounds: its value, or what that was rounded from. */
-Expr *nest_stored(const Store *store);
-int nest_inline(const Expr *expr);
-/* A sum that adds a number at one element of a row and 0 at all others, as a
+const char *element_load(KernelPrinter *printer, Node *buf,
+                         const AffineExpr *at);
+const char *converted_operand(KernelPrinter *printer, const Expr *expr, int i);
+const char *
+reduction_identity(const Expr *expr); /* identity of the reduction */
+/* The value that a store rounds to its type. */
+Expr *value_to_store(const Store *store);
+int is_inline(const Expr *expr);
+/* A sum that adds a number at one element of a row and 0 elsewhere, as the
  * label does in the gradient of a cross entropy: base + (at == index ? number :
- * 0), where index is that of the contiguous loop. */
+ * 0); index is that of the contiguous loop. */
 typedef struct OneHot {
     Expr *base, *at, *index, *number;
-    Expr *equal, *choice; /* what is compared, what is added */
+    Expr *equal, *choice; /* the comparison; the selected summand */
 } OneHot;
-int nest_one_hot(const KernelPrinter *printer, const Expr *expr, OneHot *hot);
-int nest_local(KernelPrinter *printer, Expr *expr);    /* expr gets a number */
-void nest_compute(KernelPrinter *printer, Expr *expr); /* as a scalar */
-/* The store of expr that was done for this item, if its element can be named.
- * */
-Store *nest_saved(KernelPrinter *printer, const Expr *expr);
-/* Values not at hand that the roots need, operands first. */
-Expr **nest_reached(KernelPrinter *printer, Expr *const *root, int nroot);
-/* Reductions among them that can be done once the loops in `open` are. */
-Expr **nest_pending(KernelPrinter *printer, Expr *const *root, int nroot,
-                    uint64_t open, uint64_t with);
-/* The same, none of which has a loop that is open: sum_loops.c. */
-Expr **nest_apart(KernelPrinter *printer, Expr *const *root, int nroot,
-                  uint64_t open, uint64_t with);
-/* Stores that can be done on the way of a reduction over K in an item. */
-void nest_ride(KernelPrinter *printer, uint64_t K, LoopBody *body);
+int is_one_hot_sum(const KernelPrinter *printer, const Expr *expr, OneHot *hot);
+int declare_local(KernelPrinter *printer, Expr *expr); /* gives expr a local */
+void print_value(KernelPrinter *printer, Expr *expr);  /* as a scalar */
+/* The finished store of expr for this item if its element has a known address
+ * and thread; else null. */
+Store *finished_store(KernelPrinter *printer, const Expr *expr);
+/* Values that the roots need and that are not yet computed, operands first. */
+Expr **needed_values(KernelPrinter *printer, Expr *const *root, int nroot);
+/* Those of them that are reductions, computable once the loops `open` are open,
+ * and depend on all loops of `with`. */
+Expr **pending_reductions(KernelPrinter *printer, Expr *const *root, int nroot,
+                          uint64_t open, uint64_t with);
+/* The same; reductions over open loops get loops of their own first
+ * (sum_loops.c). */
+Expr **separated_reductions(KernelPrinter *printer, Expr *const *root,
+                            int nroot, uint64_t open, uint64_t with);
+/* Adds to body the stores that the pass of a reduction over K can do. */
+void store_while_reducing(KernelPrinter *printer, uint64_t K, LoopBody *body);
 
-void nest_line(KernelPrinter *printer, const char *fmt, ...)
+void kernel_line(KernelPrinter *printer, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-int nest_size(KernelPrinter *printer,
-              const SizeProduct *product); /* its index in iv */
-const char *nest_limit(KernelPrinter *printer,
-                       int loop); /* where a loop ends */
-Braces nest_enter(KernelPrinter *printer,
-                  uint64_t loops); /* after a line that ends in "{" */
-Braces nest_open(KernelPrinter *printer, int u); /* all of loop u */
-void nest_leave(KernelPrinter *printer, Braces s);
-void nest_leave_all(KernelPrinter *printer, const Braces *out, int ns);
-/* Reductions of one pass; a store that is done on its way; `how` x goes into
- * what r has gathered in t. */
-LoopBody nest_sums(KernelPrinter *printer, Expr **r, int nr);
-void nest_add_store(KernelPrinter *printer, LoopBody *body, Store *store);
-void nest_gather(KernelPrinter *printer, const Expr *expr, const char *how,
-                 const char *t, const char *x);
-/* What the roots need of the loops open now, operands first: values one by one,
- * reductions that share a pass together. nest_need and wide_need compute it. */
-void nest_walk(KernelPrinter *printer, Expr *const *root, int nroot,
-               void (*value)(KernelPrinter *printer, Expr *e),
-               void (*sums)(KernelPrinter *printer, Expr **r, int nr));
-void nest_need(KernelPrinter *printer, Expr *const *root, int nroot);
-void nest_store(KernelPrinter *printer, Store *store);
-void nest_body(KernelPrinter *printer, const LoopBody *body, const char *lane);
-void nest_plain(KernelPrinter *printer, int u, const LoopBody *body,
-                const char *from, const char *to);
-void nest_inner(KernelPrinter *printer, int u,
-                const LoopBody *body); /* all of loop u */
-void nest_block(KernelPrinter *printer, int u,
-                const LoopBody *body); /* elements v<u> .. w<u> */
-/* Opens all loops of K but the last; returns the last, the scopes in out. */
-int nest_outer(KernelPrinter *printer, uint64_t K, const LoopBody *body,
-               Braces *out, int *ns);
+int size_arg(KernelPrinter *printer,
+             const SizeProduct *product);               /* index in iv */
+const char *loop_end(KernelPrinter *printer, int loop); /* where a loop ends */
+Braces scope_enter(KernelPrinter *printer,
+                   uint64_t loops); /* after a line that ends in "{" */
+Braces scope_open_loop(KernelPrinter *printer, int u); /* all of loop u */
+void scope_leave(KernelPrinter *printer, Braces s);
+void scope_leave_all(KernelPrinter *printer, const Braces *out, int ns);
+/* reduction_body: the body that accumulates r. body_add_store: adds a store.
+ * print_accumulate: prints the accumulation of x into t, behind the prefix
+ * `how`. */
+LoopBody reduction_body(KernelPrinter *printer, Expr **r, int nr);
+void body_add_store(KernelPrinter *printer, LoopBody *body, Store *store);
+void print_accumulate(KernelPrinter *printer, const Expr *expr, const char *how,
+                      const char *t, const char *x);
+/* Computes the values that the roots need and that depend on open loops only,
+ * operands first: `value` for single values, `sums` for reductions that share a
+ * pass. print_needed does so for hosts. */
+void compute_needed(KernelPrinter *printer, Expr *const *root, int nroot,
+                    void (*value)(KernelPrinter *printer, Expr *e),
+                    void (*sums)(KernelPrinter *printer, Expr **r, int nr));
+void print_needed(KernelPrinter *printer, Expr *const *root, int nroot);
+void print_store(KernelPrinter *printer, Store *store);
+void print_body(KernelPrinter *printer, const LoopBody *body, const char *lane);
+void print_plain_loop(KernelPrinter *printer, int u, const LoopBody *body,
+                      const char *from, const char *to);
+void print_inner_loop(KernelPrinter *printer, int u,
+                      const LoopBody *body); /* all of loop u */
+void print_block_loop(KernelPrinter *printer, int u,
+                      const LoopBody *body); /* elements v<u> .. w<u> */
+/* Opens all loops of K but the last. Returns the last; `out` gets the ns
+ * scopes. */
+int open_outer_loops(KernelPrinter *printer, uint64_t K, const LoopBody *body,
+                     Braces *out, int *ns);
 
-/* ---- loop_schedule.c map_gpu.c tile_gpu.c transpose_gpu.c lanes_gpu.c
- * vectorize_gpu.c */
+/* ---- loop_items.c, loop_schedule.c; GPU: map_gpu.c tile_gpu.c transpose_gpu.c lanes_gpu.c vectorize_gpu.c  */
 
-Expr **form_values(KernelPrinter *printer); /* of all stores */
-const SizeProduct *form_stride(const AffineExpr *affine, int loop);
-int form_items(KernelPrinter *printer, uint64_t m,
+Expr **stored_values(KernelPrinter *printer); /* of all stores */
+const SizeProduct *affine_stride(const AffineExpr *affine, int loop);
+int item_loops(KernelPrinter *printer, uint64_t m,
                int *u); /* loops, ragged one first */
-const SizeProduct *form_count(KernelPrinter *printer, const int *u, int from,
-                              int to);
-/* Index variables of the loops u[0..k), set from the number q of their
- * setting. */
-void form_decode(KernelPrinter *printer, const int *u, int k, const char *q);
-double form_elements(KernelPrinter *printer, uint64_t loops);
-LoopBody form_stage(KernelPrinter *printer,
-                    uint64_t loops); /* stores over them not done */
-/* For a GPU; whole: the contiguous loop is one of the items'. Fills
- * items (blocks) and threads of the launch. */
-void threads_form(KernelPrinter *printer, Expr *const *red, int whole);
-/* Prints a map in tiles, which round what they hold; a store into one. */
-void tile_form(KernelPrinter *printer);
-void tile_hold(KernelPrinter *printer, const Store *store, const Expr *val);
-/* Prints a transpose; 0: the kernel is none. */
-int transpose_form(KernelPrinter *printer);
-int wide_width(KernelPrinter *printer, int u); /* lanes that loop u is worth */
-/* Open lanes: width elements of loop u; x >= 0: all of loop x beside them. */
-void wide_open(KernelPrinter *printer, int u, int width, int x);
-int wide_count(const KernelPrinter *printer); /* lanes that are open */
-int wide_has(const KernelPrinter *printer,
-             const Expr *expr);                /* an element for each lane */
-const char *wide_each(KernelPrinter *printer); /* before a line for each lane */
-uint64_t
-wide_pass(const KernelPrinter *printer); /* the bit of the present pass */
-void wide_compute(KernelPrinter *printer, Expr *expr); /* not a reduction */
-void wide_store(KernelPrinter *printer, Store *store);
-int64_t wide_pieces(KernelPrinter *printer,
-                    uint64_t K); /* that a team would share */
-void wide_stages(
-    KernelPrinter *printer); /* what is left to store for an item */
+const SizeProduct *loop_product(KernelPrinter *printer, const int *u, int from,
+                                int to);
+/* Prints the index variables of loops u[0..k) from their flat index q. */
+void print_loop_indices(KernelPrinter *printer, const int *u, int k,
+                        const char *q);
+double loop_elements(KernelPrinter *printer, uint64_t loops);
+LoopBody begin_stage(KernelPrinter *printer,
+                     /* the unfinished stores over these loops */
+                     uint64_t loops);
+/* Prints the kernel for a GPU and sets the launch's items (blocks) and threads.
+ * whole: the contiguous loop is one of the items'. */
+void map_to_gpu(KernelPrinter *printer, Expr *const *red, int whole);
+/* print_tiles: prints an elementwise kernel by tiles that are quantized.
+ * tile_store: writes a value into its tile. */
+void print_tiles(KernelPrinter *printer);
+void tile_store(KernelPrinter *printer, const Store *store, const Expr *val);
+/* Prints the kernel if it is a transpose and returns 1; else returns 0. */
+int print_transpose(KernelPrinter *printer);
+/* lanes for loop u: 1, 2, 4 or 8 */
+int lane_width(KernelPrinter *printer, int u);
+/* Opens lanes: `width` elements of loop u; x >= 0: for each element of loop
+ * x. */
+void lanes_open(KernelPrinter *printer, int u, int width, int x);
+int lane_count(const KernelPrinter *printer); /* open lanes */
+int varies_by_lane(const KernelPrinter *printer,
+                   const Expr *expr); /* varies over lanes */
+/* prefix of a line for each lane */
+const char *lanes_prefix(KernelPrinter *printer);
+uint64_t pass_bit(const KernelPrinter *printer); /* bit of the current pass */
+void print_lane_value(KernelPrinter *printer, Expr *expr); /* not a reduction */
+void print_lane_store(KernelPrinter *printer, Store *store);
+int64_t team_vectors(KernelPrinter *printer,
+                     uint64_t K);          /* vectors that a team divides */
+void print_stages(KernelPrinter *printer); /* remaining stores of an item */
 
 #endif

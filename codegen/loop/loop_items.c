@@ -1,8 +1,8 @@
-/* loop_items.c: the items of a kernel and its stores, for hosts and GPUs: which
- * loops an item has, how many there are, where one stands, what it stores. */
+/* loop_items.c: items and stores of a kernel, for hosts and GPUs: the loops of
+ * an item, the number of items, their indices, the stores of a stage. */
 #include "loop.h"
 
-const SizeProduct *form_stride(const AffineExpr *affine, int loop)
+const SizeProduct *affine_stride(const AffineExpr *affine, int loop)
 {
     for (int i = 0; i < affine->nt; i++)
         if (affine->term[i].var == loop)
@@ -11,7 +11,7 @@ const SizeProduct *form_stride(const AffineExpr *affine, int loop)
 }
 
 /* Loops of an item, ragged one first. */
-int form_items(KernelPrinter *printer, uint64_t m, int *u)
+int item_loops(KernelPrinter *printer, uint64_t m, int *u)
 {
     int k = 0;
 
@@ -23,33 +23,33 @@ int form_items(KernelPrinter *printer, uint64_t m, int *u)
     return k;
 }
 
-const SizeProduct *form_count(KernelPrinter *printer, const int *u, int from,
-                              int to)
+const SizeProduct *loop_product(KernelPrinter *printer, const int *u, int from,
+                                int to)
 {
-    const SizeProduct *m = mono_one(printer->kernel->pool);
+    const SizeProduct *m = product_one(printer->kernel->pool);
 
     for (int i = from; i < to; i++)
-        m = mono_mul(printer->kernel->pool, m,
-                     printer->kernel->loop[u[i]].extent);
+        m = product_mul(printer->kernel->pool, m,
+                        printer->kernel->loop[u[i]].extent);
     return m;
 }
 
-/* Index variables of the loops u[0..k), set from the number q of their
- * setting. */
-void form_decode(KernelPrinter *printer, const int *u, int k, const char *q)
+/* Prints the index variables of loops u[0..k) from their flat index q. */
+void print_loop_indices(KernelPrinter *printer, const int *u, int k,
+                        const char *q)
 {
     if (k)
-        nest_line(printer, "ix d = %s;", q);
+        kernel_line(printer, "ix d = %s;", q);
     for (int i = k - 1; i > 0; i--) {
-        int at = nest_size(printer, printer->kernel->loop[u[i]].extent);
-        nest_line(printer, "ix i%d = d %% n%d;", u[i], at);
-        nest_line(printer, "d /= n%d;", at);
+        int at = size_arg(printer, printer->kernel->loop[u[i]].extent);
+        kernel_line(printer, "ix i%d = d %% n%d;", u[i], at);
+        kernel_line(printer, "d /= n%d;", at);
     }
     if (k)
-        nest_line(printer, "ix i%d = d;", u[0]);
+        kernel_line(printer, "ix i%d = d;", u[0]);
 }
 
-LoopBody form_stage(KernelPrinter *printer, uint64_t loops)
+LoopBody begin_stage(KernelPrinter *printer, uint64_t loops)
 {
     LoopBody b = { 0 };
 
@@ -59,14 +59,14 @@ LoopBody form_stage(KernelPrinter *printer, uint64_t loops)
         if (store->done || store->loops != loops)
             continue;
         store->stage = printer->kernel->nstage;
-        vec_push(printer->arena, b.root, nest_stored(store));
+        vec_push(printer->arena, b.root, value_to_store(store));
         vec_push(printer->arena, b.st, store);
         b.nroot = ++b.nst;
     }
     return b;
 }
 
-Expr **form_values(KernelPrinter *printer)
+Expr **stored_values(KernelPrinter *printer)
 {
     Expr **v = NULL;
 
@@ -75,7 +75,7 @@ Expr **form_values(KernelPrinter *printer)
     return v;
 }
 
-double form_elements(KernelPrinter *printer, uint64_t m)
+double loop_elements(KernelPrinter *printer, uint64_t m)
 {
     double e = 1;
 

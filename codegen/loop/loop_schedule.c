@@ -1,17 +1,17 @@
-/* loop_schedule.c: a loop kernel as a whole: the order of its loops, what is an
- * item, and the stores. Three forms, by what the stores and reductions have in
- * common:
+/* loop_schedule.c: the structure of a host loop kernel: order of loops, items,
+ * stores. The common loops of stores and reductions select one of three forms:
  *
- *   map       no reduction, all stores run over the same loops. An item is one
- *             element; the last loop is contiguous and left to the compiler.
- *   rows      an item is one setting of the loops that every result has. In it
- *             come passes over the other loops: reductions first, then stores,
- *             which use their results.
+ *   map       no reduction, all stores over the same loops. An item is one
+ *             element; the innermost loop is contiguous and vectorized by the
+ *             compiler.
+ *   rows      an item is one iteration of the loops that all results share. It
+ *             makes passes over the other loops: reductions, then the stores
+ *             that use them.
  *   columns   as rows, but the contiguous loop v is one of the item's loops: an
- *             item is a block of its elements, everything runs over arrays. */
+ *             item is a block of its elements, and values are arrays. */
 #include "loop.h"
 
-enum { GRAIN = 16384 }; /* elements worth a thread */
+enum { GRAIN = 16384 }; /* elements per thread, at least */
 
 /* ---- order of loops ------------------------------------------------------ */
 
@@ -26,8 +26,8 @@ static uint64_t loops_of(const LoopKernel *kernel, const AffineExpr *affine)
     return m;
 }
 
-/* Put the loops of access affine that are not ordered yet outside those that
- * are, by falling stride. */
+/* Places the unordered loops of an access outside the ordered ones, by
+ * decreasing stride. */
 static void order_by(KernelPrinter *printer, const AffineExpr *affine,
                      uint64_t *left)
 {
@@ -38,8 +38,8 @@ static void order_by(KernelPrinter *printer, const AffineExpr *affine,
         if (!(m & BIT(u)))
             continue;
         int at = k++;
-        int factors = form_stride(affine, u)->n;
-        for (; at > 0 && form_stride(affine, add[at - 1])->n < factors; at--)
+        int factors = affine_stride(affine, u)->n;
+        for (; at > 0 && affine_stride(affine, add[at - 1])->n < factors; at--)
             add[at] = add[at - 1];
         add[at] = u;
     }
@@ -59,8 +59,8 @@ static int count_bits(uint64_t m)
     return k;
 }
 
-/* Accesses, stores first, then loads in use. */
-static const AffineExpr **accesses(KernelPrinter *printer)
+/* Accesses: stores, then loads in use. */
+static const AffineExpr **all_accesses(KernelPrinter *printer)
 {
     LoopKernel *kernel = printer->kernel;
     const AffineExpr **v = NULL;
@@ -87,7 +87,7 @@ static uint64_t all_loops(KernelPrinter *printer)
 
 static void order_loops(KernelPrinter *printer)
 {
-    const AffineExpr **acc = accesses(printer), *big = acc[0];
+    const AffineExpr **acc = all_accesses(printer), *big = acc[0];
     uint64_t left = all_loops(printer), all = left;
 
     for (size_t i = 1; i < vec_len(acc); i++)
@@ -106,7 +106,7 @@ static void order_loops(KernelPrinter *printer)
     printer->v = -1;
     if (printer->norder) {
         int u = printer->order[printer->norder - 1];
-        const SizeProduct *k = form_stride(big, u);
+        const SizeProduct *k = affine_stride(big, u);
         printer->v = (all & BIT(u)) && k && k->n == 0 ? u : -1;
     }
 }
@@ -124,73 +124,74 @@ static Expr **reductions(KernelPrinter *printer)
     return r;
 }
 
-/* The next setting: the last index counts up, with carry. */
-static void advance(KernelPrinter *printer, const int *u, int k)
+/* Increments the indices of an item, the last one first, with carry. */
+static void print_advance(KernelPrinter *printer, const int *u, int k)
 {
     for (int i = k - 1; i >= 0; i--) {
-        int at = nest_size(printer, printer->kernel->loop[u[i]].extent);
+        int at = size_arg(printer, printer->kernel->loop[u[i]].extent);
         if (i == 0)
-            nest_line(printer, "%si%d++;", k > 1 ? "    " : "", u[i]);
+            kernel_line(printer, "%si%d++;", k > 1 ? "    " : "", u[i]);
         else
-            nest_line(printer, "%sif (++i%d == n%d && !(i%d = 0))",
-                      i < k - 1 ? "    " : "", u[i], at, u[i]);
+            kernel_line(printer, "%sif (++i%d == n%d && !(i%d = 0))",
+                        i < k - 1 ? "    " : "", u[i], at, u[i]);
     }
 }
 
-/* A ragged loop outside ends where its rows do. */
+/* The last item of a ragged outer loop depends on its rows. */
 static void cap_items(KernelPrinter *printer, const int *u, int k,
                       const char *per)
 {
     if (!k || !printer->kernel->loop[u[0]].map)
         return;
-    const SizeProduct *m = form_count(printer, u, 1, k);
-    const char *end = nest_limit(printer, u[0]);
+    const SizeProduct *m = loop_product(printer, u, 1, k);
+    const char *end = loop_end(printer, u[0]);
     if (m->n)
-        end = strf(printer->arena, "%s * n%d", end, nest_size(printer, m));
+        end = strf(printer->arena, "%s * n%d", end, size_arg(printer, m));
     if (per)
         end = strf(printer->arena, "%s * %s", end, per);
-    nest_line(printer, "if (hi > %s)", end);
-    nest_line(printer, "    hi = %s;", end);
+    kernel_line(printer, "if (hi > %s)", end);
+    kernel_line(printer, "    hi = %s;", end);
 }
 
-static int64_t map_form(KernelPrinter *printer)
+static int64_t print_map(KernelPrinter *printer)
 {
     int u[MAXLOOP];
     uint64_t all = printer->kernel->st[0].loops;
-    LoopBody b = form_stage(printer, all);
-    int k = form_items(printer, all, u);
+    LoopBody b = begin_stage(printer, all);
+    int k = item_loops(printer, all, u);
 
     cap_items(printer, u, k, NULL);
-    nest_need(printer, b.root, b.nroot);
+    print_needed(printer, b.root, b.nroot);
     if (k <= 1) {
         if (k == 0)
-            nest_line(printer, "for (ix p = lo; p < hi; p++) {");
+            kernel_line(printer, "for (ix p = lo; p < hi; p++) {");
         else
-            nest_line(printer, "#pragma GCC ivdep"),
-                nest_line(printer, "for (ix i%d = lo; i%d < hi; i%d++) {", u[0],
-                          u[0], u[0]);
-        Braces s = nest_enter(printer, all);
-        nest_body(printer, &b, NULL);
-        nest_leave(printer, s);
-        return form_count(printer, u, 0, k)->v;
+            kernel_line(printer, "#pragma GCC ivdep"),
+                kernel_line(printer, "for (ix i%d = lo; i%d < hi; i%d++) {",
+                            u[0], u[0], u[0]);
+        Braces s = scope_enter(printer, all);
+        print_body(printer, &b, NULL);
+        scope_leave(printer, s);
+        return loop_product(printer, u, 0, k)->v;
     }
-    int v = u[k - 1],
-        size = nest_size(printer, printer->kernel->loop[v].extent);
-    form_decode(printer, u, k - 1, strf(printer->arena, "lo / n%d", size));
-    nest_line(printer,
-              "for (ix p = lo, f = lo %% n%d, w; p < hi; p += w - f, f = 0) {",
-              size);
-    Braces s = nest_enter(printer, all & ~BIT(v));
-    nest_line(printer, "w = n%d - f < hi - p ? n%d : f + hi - p;", size, size);
-    nest_need(printer, b.root, b.nroot);
-    nest_plain(printer, v, &b, "f", "w");
-    advance(printer, u, k - 1);
-    nest_leave(printer, s);
-    return form_count(printer, u, 0, k)->v;
+    int v = u[k - 1], size = size_arg(printer, printer->kernel->loop[v].extent);
+    print_loop_indices(printer, u, k - 1,
+                       strf(printer->arena, "lo / n%d", size));
+    kernel_line(
+        printer,
+        "for (ix p = lo, f = lo %% n%d, w; p < hi; p += w - f, f = 0) {", size);
+    Braces s = scope_enter(printer, all & ~BIT(v));
+    kernel_line(printer, "w = n%d - f < hi - p ? n%d : f + hi - p;", size,
+                size);
+    print_needed(printer, b.root, b.nroot);
+    print_plain_loop(printer, v, &b, "f", "w");
+    print_advance(printer, u, k - 1);
+    scope_leave(printer, s);
+    return loop_product(printer, u, 0, k)->v;
 }
 
-/* All stores of an item, those over the same loops together. */
-static void stages(KernelPrinter *printer, int block_of)
+/* All stores of an item; those over the same loops share a stage. */
+static void print_host_stages(KernelPrinter *printer, int block_of)
 {
     for (size_t i = 0; i < vec_len(printer->kernel->st); i++) {
         Store *st = &printer->kernel->st[i];
@@ -199,72 +200,72 @@ static void stages(KernelPrinter *printer, int block_of)
         if (st->done)
             continue;
         uint64_t rest = st->loops & ~printer->items;
-        LoopBody b = form_stage(printer, st->loops);
+        LoopBody b = begin_stage(printer, st->loops);
         b.block = block_of + 1;
-        nest_need(printer, b.root, b.nroot);
+        print_needed(printer, b.root, b.nroot);
         if (block_of >= 0) {
-            int last = nest_outer(printer, rest, &b, s, &ns);
+            int last = open_outer_loops(printer, rest, &b, s, &ns);
             if (last >= 0) {
-                s[ns++] = nest_open(printer, last);
-                nest_need(printer, b.root, b.nroot);
+                s[ns++] = scope_open_loop(printer, last);
+                print_needed(printer, b.root, b.nroot);
             }
-            nest_block(printer, block_of, &b);
+            print_block_loop(printer, block_of, &b);
         } else {
-            int last = nest_outer(printer, rest, &b, s, &ns);
+            int last = open_outer_loops(printer, rest, &b, s, &ns);
             if (last >= 0)
-                nest_inner(printer, last, &b);
+                print_inner_loop(printer, last, &b);
             else
                 for (int j = 0; j < b.nst; j++)
-                    nest_store(printer, b.st[j]);
+                    print_store(printer, b.st[j]);
         }
-        nest_leave_all(printer, s, ns);
+        scope_leave_all(printer, s, ns);
         for (int j = 0; j < b.nst; j++)
             b.st[j]->done = 1;
     }
 }
 
-static int64_t rows_form(KernelPrinter *printer)
+static int64_t print_rows(KernelPrinter *printer)
 {
-    int u[MAXLOOP], k = form_items(printer, printer->items, u);
-    Expr **v = form_values(printer);
+    int u[MAXLOOP], k = item_loops(printer, printer->items, u);
+    Expr **v = stored_values(printer);
 
     cap_items(printer, u, k, NULL);
     if (printer->items)
-        nest_need(printer, v, (int)vec_len(v));
-    form_decode(printer, u, k, "lo");
-    nest_line(printer, "for (ix p = lo; p < hi; p++) {");
-    Braces s = nest_enter(printer, printer->items);
-    nest_need(printer, v, (int)vec_len(v));
-    stages(printer, -1);
-    advance(printer, u, k);
-    nest_leave(printer, s);
-    return form_count(printer, u, 0, k)->v;
+        print_needed(printer, v, (int)vec_len(v));
+    print_loop_indices(printer, u, k, "lo");
+    kernel_line(printer, "for (ix p = lo; p < hi; p++) {");
+    Braces s = scope_enter(printer, printer->items);
+    print_needed(printer, v, (int)vec_len(v));
+    print_host_stages(printer, -1);
+    print_advance(printer, u, k);
+    scope_leave(printer, s);
+    return loop_product(printer, u, 0, k)->v;
 }
 
-static int64_t columns_form(KernelPrinter *printer)
+static int64_t print_columns(KernelPrinter *printer)
 {
     int u[MAXLOOP], v = printer->v,
-                    k = form_items(printer, printer->items & ~BIT(v), u);
-    Expr **x = form_values(printer);
-    int size = nest_size(printer, printer->kernel->loop[v].extent);
-    const char *end = nest_limit(printer, v);
+                    k = item_loops(printer, printer->items & ~BIT(v), u);
+    Expr **x = stored_values(printer);
+    int size = size_arg(printer, printer->kernel->loop[v].extent);
+    const char *end = loop_end(printer, v);
 
-    nest_line(printer, "const ix nb = (n%d + %d) / %d;", size, BLOCK - 1,
-              BLOCK);
+    kernel_line(printer, "const ix nb = (n%d + %d) / %d;", size, BLOCK - 1,
+                BLOCK);
     cap_items(printer, u, k, "nb");
-    nest_need(printer, x, (int)vec_len(x));
-    nest_line(printer, "for (ix p = lo; p < hi; p++) {");
+    print_needed(printer, x, (int)vec_len(x));
+    kernel_line(printer, "for (ix p = lo; p < hi; p++) {");
     printer->items &= ~BIT(v);
-    Braces s = nest_enter(printer, printer->items);
-    nest_line(printer, "const ix v%d = p %% nb * %d;", v, BLOCK);
-    nest_line(printer, "const ix w%d = %s - v%d < %d ? %s : v%d + %d;", v, end,
-              v, BLOCK, end, v, BLOCK);
-    form_decode(printer, u, k, "p / nb");
-    nest_need(printer, x, (int)vec_len(x));
+    Braces s = scope_enter(printer, printer->items);
+    kernel_line(printer, "const ix v%d = p %% nb * %d;", v, BLOCK);
+    kernel_line(printer, "const ix w%d = %s - v%d < %d ? %s : v%d + %d;", v,
+                end, v, BLOCK, end, v, BLOCK);
+    print_loop_indices(printer, u, k, "p / nb");
+    print_needed(printer, x, (int)vec_len(x));
     printer->items |= BIT(v);
-    stages(printer, v);
-    nest_leave(printer, s);
-    return form_count(printer, u, 0, k)->v *
+    print_host_stages(printer, v);
+    scope_leave(printer, s);
+    return loop_product(printer, u, 0, k)->v *
            ((printer->kernel->loop[v].extent->v + BLOCK - 1) / BLOCK);
 }
 
@@ -289,18 +290,18 @@ static uint64_t common_loops(KernelPrinter *printer, Expr *const *red)
     return m;
 }
 
-static double work(KernelPrinter *printer, Expr *const *red)
+static double kernel_work(KernelPrinter *printer, Expr *const *red)
 {
     double w = 0;
 
     for (size_t i = 0; i < vec_len(printer->kernel->st); i++)
-        w += form_elements(printer, printer->kernel->st[i].loops);
+        w += loop_elements(printer, printer->kernel->st[i].loops);
     for (size_t i = 0; i < vec_len(red); i++)
-        w += form_elements(printer, red[i]->deps | red[i]->K);
+        w += loop_elements(printer, red[i]->deps | red[i]->K);
     return w;
 }
 
-/* The bits of a double, or an integer that may need 64 of them. */
+/* Is argument i the bits of a double, or an integer of up to 64 bits? */
 static int is_number(const KernelPrinter *printer, int i)
 {
     for (size_t k = 0; k < vec_len(printer->num); k++)
@@ -309,7 +310,7 @@ static int is_number(const KernelPrinter *printer, int i)
     return 0;
 }
 
-static void prologue(KernelPrinter *printer, Text *out)
+static void print_prologue(KernelPrinter *printer, Text *out)
 {
     Group *k = printer->group;
 
@@ -331,9 +332,9 @@ static void prologue(KernelPrinter *printer, Text *out)
             printer->extat[i]);
 }
 
-/* Bytes read and written: of a table that is looked up no more than there are
- * elements that look. */
-static double traffic(KernelPrinter *printer, const Node *buf)
+/* Bytes read and written. A gathered table counts at most the elements that are
+ * read. */
+static double buffer_traffic(KernelPrinter *printer, const Node *buf)
 {
     const LoopKernel *kernel = printer->kernel;
     double all = (double)local_bytes(kernel->graph, buf), least = 0, sum = 0;
@@ -342,7 +343,7 @@ static double traffic(KernelPrinter *printer, const Node *buf)
         const Expr *expr = kernel->ex[i];
         if (!expr->seen || expr->kind != Xload || storage(expr->buf) != buf)
             continue;
-        double b = form_elements(printer, lin_deps(kernel, expr->lin)) *
+        double b = loop_elements(printer, affine_loops(kernel, expr->lin)) *
                    dtypes[expr->buf->dt].bytes;
         least = b > least ? b : least;
     }
@@ -359,12 +360,12 @@ static void set_cost(KernelPrinter *printer)
     const Graph *g = printer->kernel->graph;
 
     for (int i = 0; i < group->narg; i++)
-        group->instr.bytes += traffic(printer, group->arg[i]);
+        group->instr.bytes += buffer_traffic(printer, group->arg[i]);
     for (int i = 0; i < group->n; i++)
         group->instr.flops += cost_of(g, group->node[i]).flops;
 }
 
-void kern_print(LoopKernel *kernel)
+void print_kernel(LoopKernel *kernel)
 {
     KernelPrinter printer = { .kernel = kernel,
                               .group = kernel->group,
@@ -381,18 +382,18 @@ void kern_print(LoopKernel *kernel)
     int map = is_map(&printer, red),
         cols = printer.v >= 0 && (printer.items & BIT(printer.v));
     if (kernel->gpu) {
-        threads_form(&printer, red, map || cols);
+        map_to_gpu(&printer, red, map || cols);
     } else {
-        int64_t items = map    ? map_form(&printer)
-                        : cols ? columns_form(&printer)
-                               : rows_form(&printer);
-        double per = work(&printer, red) / (double)(items ? items : 1);
+        int64_t items = map    ? print_map(&printer)
+                        : cols ? print_columns(&printer)
+                               : print_rows(&printer);
+        double per = kernel_work(&printer, red) / (double)(items ? items : 1);
         set_items(kernel->group, items,
                   per >= GRAIN ? 1 : (int64_t)(GRAIN / per));
     }
     for (size_t i = 0; i < vec_len(printer.ext); i++)
         add_arg(kernel->group, kernel->arena, storage((Node *)printer.ext[i]));
-    prologue(&printer, &all);
+    print_prologue(&printer, &all);
     putn(&all, printer.text.s, printer.text.len);
     put(&all, "}\n");
     set_text(kernel->group, kernel->arena, all.s);

@@ -1,18 +1,17 @@
-/* map_gpu.c: a loop kernel on a GPU: which thread does what.
+/* map_gpu.c: maps a loop kernel to the threads of a GPU.
  *
- *   a thread an item   the contiguous loop is one of the items': a map, or sums
- *                      that leave it alone (columns). A thread has a setting of
- *                      the other loops and some neighbours along this one.
- *                      Long sums into few columns: the block's threads are
- *                      groups, each of which adds up its share of the rows.
+ *   a thread an item   the contiguous loop is one of the items': elementwise
+ *                      kernels and column sums. A thread has one iteration of
+ *                      the other loops and some adjacent elements of this one.
+ *                      Long sums into few columns: the threads of a block form
+ *                      groups, and each group sums a share of the rows.
  *   a square a thread  a transpose (transpose_gpu.c)
- *   a team an item     rows. 1 to 32 threads, several teams a block, a whole
- *                      block, or all blocks of a cluster. When a row fits into
- *                      a team's registers all of it is held there, so memory is
- *                      read once; else the passes over the row are loops dealt
- *                      out to the team.
+ *   a team an item     rows. A team is 1 to 32 threads (several teams a block), a
+ *                      block, or all blocks of a cluster. A row that fits into
+ *                      the team's registers is held there, so memory is read
+ *                      once; else the team divides each pass over the row.
  *
- * No result depends on anything but sizes: the split is fixed. */
+ * The mapping depends on sizes only, so results do not depend on the GPU. */
 #include "loop.h"
 
 enum {
@@ -20,14 +19,14 @@ enum {
     BLOCKTEAMS = 128,
     MOSTTEAM = 1024,
     FEWITEMS = 2 * GPUBLOCKS,
-    SERIAL = 64,     /* elements that a thread adds up alone */
-    LARGETEAM = 256, /* of which few hold rows side by side */
-    FEWROUNDS = 4,   /* of a loop that groups share */
-    UNDERWAY = 4,    /* pieces that a thread waits for at a time */
-    BUSY = 1 << 17   /* threads that keep the chip busy */
+    SERIAL = 64,     /* longest sum of a single thread */
+    LARGETEAM = 256, /* from here on rows are streamed if possible */
+    FEWROUNDS = 4,   /* least iterations per group of a shared loop */
+    UNDERWAY = 4,    /* loads of a thread in flight */
+    BUSY = 1 << 17   /* threads that saturate the GPU */
 };
 
-static void set_grid(KernelPrinter *printer, int64_t blocks, int threads)
+static void set_blocks(KernelPrinter *printer, int64_t blocks, int threads)
 {
     printer->group->instr.launch =
         (Launch){ .items = blocks, .threads = threads };
@@ -36,11 +35,11 @@ static void set_grid(KernelPrinter *printer, int64_t blocks, int threads)
 static void stop_at_end(KernelPrinter *printer, int u, const char *index)
 {
     if (printer->kernel->loop[u].map)
-        nest_line(printer, "if (%s%d >= %s) return;", index, u,
-                  nest_limit(printer, u));
+        kernel_line(printer, "if (%s%d >= %s) return;", index, u,
+                    loop_end(printer, u));
 }
 
-/* Ragged loops of an item end where their rows do. */
+/* Threads beyond the end of a ragged loop of the item return. */
 static void stop_at_ends(KernelPrinter *printer, const int *u, int k)
 {
     for (int i = 0; i < k; i++)
@@ -61,11 +60,10 @@ static int power_of_two(int64_t x, int most)
     return p;
 }
 
-/* ---- a thread an item ---------------------------------------------------- */
+/* ---- a thread an item ----------------------------------------------------- */
 
-/* The loop whose rounds groups of threads share: the longest that all sums run
- * over, when they are long, threads are few and no sum is inside another; -1:
- * none. */
+/* The loop that groups of threads divide: the longest that all sums run over,
+ * if sums are long, threads are few and no sum is nested; else -1. */
 static int shared_loop(KernelPrinter *printer, Expr *const *red,
                        int64_t threads)
 {
@@ -74,7 +72,7 @@ static int shared_loop(KernelPrinter *printer, Expr *const *red,
     int u = -1;
 
     for (size_t i = 0; i < vec_len(red); i++) {
-        double e = form_elements(printer, red[i]->K);
+        double e = loop_elements(printer, red[i]->K);
         if (red[i]->deps & ~printer->items)
             return -1;
         all &= red[i]->K;
@@ -95,10 +93,10 @@ static int shared_loop(KernelPrinter *printer, Expr *const *red,
     return u;
 }
 
-/* Groups of a block that has `team` threads in each: where blocks are few, so
- * many that none has more than a few rounds of the shared loop (512 rows of 128
- * in one block: 44 us by 16 threads alone, 9 by 1024). */
-static int groups_of(const KernelPrinter *printer, int64_t blocks)
+/* Groups per block of `team` threads each. If there are few blocks, more groups
+ * are used, until each has only a few iterations of the shared loop:
+ * decisions/thread-mapping.md. */
+static int groups_per_block(const KernelPrinter *printer, int64_t blocks)
 {
     int64_t rounds = printer->kernel->loop[printer->shared].extent->v;
     int groups = BLOCKMAP / printer->team;
@@ -109,81 +107,81 @@ static int groups_of(const KernelPrinter *printer, int64_t blocks)
     return groups;
 }
 
-/* A block has `team` threads along v, and groups of as many. */
-static void grouped_items(KernelPrinter *printer, int v, int w, const int *u,
-                          int k)
+/* A block has groups of `team` threads along v. */
+static void print_grouped_items(KernelPrinter *printer, int v, int w,
+                                const int *u, int k)
 {
     int64_t per = printer->kernel->loop[v].extent->v / w;
-    const char *limit = nest_limit(printer, v), *name = w > 1 ? "v" : "i";
+    const char *limit = loop_end(printer, v), *name = w > 1 ? "v" : "i";
 
     printer->team = power_of_two(per, 32);
     int64_t tiles = ceil_of(per, printer->team);
-    int64_t blocks = form_count(printer, u, 0, k)->v * tiles;
-    printer->groups = groups_of(printer, blocks);
-    nest_line(printer, "const int group = TID / %d;", printer->team);
-    nest_line(printer, "const ix p = blockIdx.x;");
-    nest_line(printer, "const ix at = (p %% %ld * %d + TID %% %d) * %d;", tiles,
-              printer->team, printer->team, w);
-    nest_line(printer, "const bool on = group == 0 && at < %s;", limit);
-    nest_line(printer, "const ix %s%d = at < %s ? at : 0;", name, v, limit);
-    form_decode(printer, u, k, strf(printer->arena, "p / %ld", tiles));
+    int64_t blocks = loop_product(printer, u, 0, k)->v * tiles;
+    printer->groups = groups_per_block(printer, blocks);
+    kernel_line(printer, "const int group = TID / %d;", printer->team);
+    kernel_line(printer, "const ix p = blockIdx.x;");
+    kernel_line(printer, "const ix at = (p %% %ld * %d + TID %% %d) * %d;",
+                tiles, printer->team, printer->team, w);
+    kernel_line(printer, "const bool on = group == 0 && at < %s;", limit);
+    kernel_line(printer, "const ix %s%d = at < %s ? at : 0;", name, v, limit);
+    print_loop_indices(printer, u, k, strf(printer->arena, "p / %ld", tiles));
     stop_at_ends(printer, u, k);
-    printer->on = "on";
-    set_grid(printer, blocks, printer->team * printer->groups);
+    printer->condition = "on";
+    set_blocks(printer, blocks, printer->team * printer->groups);
 }
 
-static void single_items(KernelPrinter *printer, int v, int w, const int *u,
-                         int k)
+static void print_single_items(KernelPrinter *printer, int v, int w,
+                               const int *u, int k)
 {
     int64_t per = v < 0 ? 1 : printer->kernel->loop[v].extent->v / w;
-    int64_t items = form_count(printer, u, 0, k)->v * per;
+    int64_t items = loop_product(printer, u, 0, k)->v * per;
 
-    nest_line(printer, "const ix p = (ix)blockIdx.x * %d + TID;", BLOCKMAP);
+    kernel_line(printer, "const ix p = (ix)blockIdx.x * %d + TID;", BLOCKMAP);
     if (items % BLOCKMAP)
-        nest_line(printer, "if (p >= %ld) return;", items);
+        kernel_line(printer, "if (p >= %ld) return;", items);
     if (v >= 0)
-        nest_line(printer, "const ix %s%d = p %% %ld * %d;", w > 1 ? "v" : "i",
-                  v, per, w);
-    form_decode(printer, u, k,
-                per == 1 ? "p" : strf(printer->arena, "p / %ld", per));
+        kernel_line(printer, "const ix %s%d = p %% %ld * %d;",
+                    w > 1 ? "v" : "i", v, per, w);
+    print_loop_indices(printer, u, k,
+                       per == 1 ? "p" : strf(printer->arena, "p / %ld", per));
     stop_at_ends(printer, u, k);
     if (v >= 0)
         stop_at_end(printer, v, w > 1 ? "v" : "i");
-    set_grid(printer, ceil_of(items, BLOCKMAP), BLOCKMAP);
+    set_blocks(printer, ceil_of(items, BLOCKMAP), BLOCKMAP);
 }
 
-static void by_thread(KernelPrinter *printer, Expr *const *red)
+static void map_to_threads(KernelPrinter *printer, Expr *const *red)
 {
     int v = printer->v >= 0 && (printer->items & BIT(printer->v)) ? printer->v
                                                                   : -1,
         u[MAXLOOP];
-    int w = v < 0 ? 1 : wide_width(printer, v);
-    int k = form_items(printer,
+    int w = v < 0 ? 1 : lane_width(printer, v);
+    int k = item_loops(printer,
                        v < 0 ? printer->items : printer->items & ~BIT(v), u);
 
-    printer->own = 1;
+    printer->per_thread = 1;
     printer->shared =
         v < 0
             ? -1
             : shared_loop(printer, red,
-                          (int64_t)form_elements(printer, printer->items) / w);
+                          (int64_t)loop_elements(printer, printer->items) / w);
     if (printer->shared >= 0)
-        grouped_items(printer, v, w, u, k);
+        print_grouped_items(printer, v, w, u, k);
     else
-        single_items(printer, v, w, u, k);
-    nest_line(printer, "{");
-    Braces s = nest_enter(printer, printer->items);
+        print_single_items(printer, v, w, u, k);
+    kernel_line(printer, "{");
+    Braces s = scope_enter(printer, printer->items);
     if (v >= 0)
-        wide_open(printer, v, w, -1);
-    wide_stages(printer);
-    nest_leave(printer, s);
+        lanes_open(printer, v, w, -1);
+    print_stages(printer);
+    scope_leave(printer, s);
 }
 
-/* ---- a team an item ------------------------------------------------------ */
+/* ---- a team an item ------------------------------------------------------- */
 
-/* What a team would hold: the loops that results have inside an item, or when
- * there are none those of a sum over v. */
-static uint64_t row_loops(KernelPrinter *printer, Expr *const *red)
+/* The loops of a row: those that results have inside an item; if there are
+ * none, those of a sum over v. */
+static uint64_t loops_of_rows(KernelPrinter *printer, Expr *const *red)
 {
     uint64_t m = 0;
 
@@ -194,14 +192,14 @@ static uint64_t row_loops(KernelPrinter *printer, Expr *const *red)
     return m;
 }
 
-/* Sums, none of which needs another, and nothing else of the rows. */
-static int reads_once(KernelPrinter *printer, Expr *const *red)
+/* Are all rows read by sums only, none of which needs another? */
+static int reads_rows_once(KernelPrinter *printer, Expr *const *red)
 {
     for (size_t i = 0; i < vec_len(printer->kernel->st); i++)
         if (printer->kernel->st[i].loops & ~printer->items)
             return 0;
     for (size_t i = 0; i < vec_len(red); i++) {
-        Expr **x = nest_reached(printer, red[i]->arg, 1);
+        Expr **x = needed_values(printer, red[i]->arg, 1);
         for (size_t k = 0; k < vec_len(x); k++)
             if (x[k]->kind == Xred)
                 return 0;
@@ -209,16 +207,15 @@ static int reads_once(KernelPrinter *printer, Expr *const *red)
     return 1;
 }
 
-/* Threads that hold a row of loop v: up to 32 a power of two, then whole warps.
- * A long row is held in strips that each of the team's threads has a piece of:
- * as many pieces as fill them. 0: it is too long. (Rows of 768 in three pieces
- * by a warp, which meets nobody: a kernel of 4.9 ms a step takes 4.7, the step
- * no less.) */
-static int team_of_row(KernelPrinter *printer, int beside, int *strips)
+/* Threads that hold a row of loop v in registers: a power of two up to 32, then
+ * whole warps. Long rows are held in strips: a thread has one vector in each.
+ * Returns 0 if the row is too long. Rows in several strips by one warp need no
+ * block barrier: decisions/thread-mapping.md. */
+static int threads_holding_row(KernelPrinter *printer, int beside, int *strips)
 {
     enum { MOSTSTRIPS = 4, MOSTLANES = 32, WARP = 32 };
     const Loop *loop = &printer->kernel->loop[printer->v];
-    int w = wide_width(printer, printer->v);
+    int w = lane_width(printer, printer->v);
     int64_t pieces = loop->extent->v / w;
 
     *strips = 1;
@@ -233,10 +230,10 @@ static int team_of_row(KernelPrinter *printer, int beside, int *strips)
     return pieces <= MOSTTEAM ? (int)ceil_of(pieces, WARP) * WARP : 0;
 }
 
-/* May the item's rows be held by a team? All results and sums run over the
- * whole row or none of it; *x: the loop beside v, -1: none. */
-static int can_hold(KernelPrinter *printer, Expr *const *red, uint64_t row,
-                    int *x)
+/* Can a team hold the item's rows in registers? All results and sums must run
+ * over the whole row or none of it. *x is the loop beside v, or -1. */
+static int can_hold_row(KernelPrinter *printer, Expr *const *red, uint64_t row,
+                        int *x)
 {
     enum { MOSTBESIDE = 4 };
 
@@ -259,16 +256,16 @@ static int can_hold(KernelPrinter *printer, Expr *const *red, uint64_t row,
         uint64_t m = red[i]->K & row;
         if ((m && m != row) ||
             (!(red[i]->deps & row) &&
-             form_elements(printer, red[i]->K & ~row) > SERIAL))
+             loop_elements(printer, red[i]->K & ~row) > SERIAL))
             return 0;
     }
-    int strips, team = team_of_row(printer, *x, &strips);
-    return team && (team <= 32 || !reads_once(printer, red));
+    int strips, team = threads_holding_row(printer, *x, &strips);
+    return team && (team <= 32 || !reads_rows_once(printer, red));
 }
 
-static int needs_sum(KernelPrinter *printer, Expr *expr)
+static int depends_on_sum(KernelPrinter *printer, Expr *expr)
 {
-    Expr **x = nest_reached(printer, &expr, 1);
+    Expr **x = needed_values(printer, &expr, 1);
 
     for (size_t i = 0; i < vec_len(x); i++)
         if (x[i]->kind == Xred)
@@ -276,55 +273,40 @@ static int needs_sum(KernelPrinter *printer, Expr *expr)
     return 0;
 }
 
-/* Sums over all of the row, and results of it that need none of them: all are
- * made on one way along it, and nothing is held, where a team would be large
- * (three rows of 14336 in and two out, on an H200: 2.0 to 2.85 TB/store). */
-static int streams(KernelPrinter *printer, Expr *const *red, uint64_t row)
+/* Are all sums and results computable in one pass along the row, without a sum
+ * among the results' operands? Then a large team streams the row instead of
+ * holding it: decisions/thread-mapping.md. */
+static int can_stream(KernelPrinter *printer, Expr *const *red, uint64_t row)
 {
     int results = 0;
 
     for (size_t i = 0; i < vec_len(red); i++)
-        if (red[i]->K != row || needs_sum(printer, red[i]->arg[0]))
+        if (red[i]->K != row || depends_on_sum(printer, red[i]->arg[0]))
             return 0;
     for (size_t i = 0; i < vec_len(printer->kernel->st); i++) {
         const Store *store = &printer->kernel->st[i];
         if (!(store->loops & ~printer->items))
             continue;
         if (store->loops != (printer->items | row) ||
-            needs_sum(printer, store->val))
+            depends_on_sum(printer, store->val))
             return 0;
         results++;
     }
     return results && vec_len(red);
 }
 
-/* Threads for passes over parts of the row. When it is read but once they are
- * fewer, and each has several pieces on the way before it waits for others. So
- * they are for a short row that is read again (OLMoE's norm of all heads of q,
- * then its rotation, 2,048 fp32: 4.95 to 2.28 ms of a step of 178 on an H100 by
- * 128 threads for 512). Of a long row that is read again they are the most a
- * block can have: fewer rows are underway, and more of them still in the L2
- * cache (4096 rows of 151936 bf16, softmax and its gradient, on an H200: 0.90
- * ms by 512 threads, 0.82 by
- * 1024). Two such rows at once, one of which reads while the other computes,
- * are worth more where 32 registers are enough (alone, on a warm chip, 1.05 to
- * 0.89 ms; in a step, whose clock is lower, 1.01 to 0.90 together with
- * exponentials of one instruction, nothing without). What a thread reads again
- * kept in shared memory: 0.88 ms with 208 KiB of one row, 0.85 with 96 of two.
- * On an H100, whose memory is slower, in a step: 1.26 ms with nothing kept,
- * 1.24 read again backwards, 1.10 with 112 KiB of two rows, 1.00 with 224 of
- * one, of which the rest is in L2 (1.05 where a thread has one piece underway).
- * All of a row in a cluster's, blocks of a multiprocessor x threads: 8 blocks
- * 5 x 256 0.95, 4 x 512 1.04, 3 x 512 1.13; 4 blocks 2 x 512 1.06, 2 x 1024
- * 1.18 (each met twice a sum, now once): few threads, of several rows that do
- * not wait for each other, are worth more than many of one. On an H200, which
- * met once, 0.833 by one block and 0.806 so (0.840 with 5 x 128; 0.807 with 8
- * pieces of a thread underway for 4, 0.826 with 4 for 2 in the second pass). */
-static int team_of(KernelPrinter *printer, Expr *const *red, int64_t items)
+/* Threads of a team that passes over rows. A row that is read once gets fewer
+ * threads with several loads in flight each, as does a short row that is read
+ * again. A long row that is read again gets the most threads of a block, so
+ * that fewer rows are active and more of each stays in L2; two such rows per
+ * multiprocessor overlap loads and computation. decisions/row-passes.md has the
+ * measurements, also of rows kept in shared memory and in clusters. */
+static int threads_passing_row(KernelPrinter *printer, Expr *const *red,
+                               int64_t items)
 {
     enum { LONGROW = 16, SHORTROW = 64, SHORTPIECES = 4 };
     int few = items < FEWITEMS;
-    int once = printer->streams || reads_once(printer, red);
+    int once = printer->streams || reads_rows_once(printer, red);
     int64_t work = 1;
 
     printer->team = few ? MOSTTEAM : MOSTTEAM / 2;
@@ -332,7 +314,7 @@ static int team_of(KernelPrinter *printer, Expr *const *red, int64_t items)
         size_t k = vec_len(printer->kernel->st);
         uint64_t m = i < k ? printer->kernel->st[i].loops & ~printer->items
                            : red[i - k]->K;
-        int64_t w = m ? wide_pieces(printer, m) : 1;
+        int64_t w = m ? team_vectors(printer, m) : 1;
         work = w > work ? w : work;
     }
     if (once && !few && work > 32)
@@ -344,8 +326,9 @@ static int team_of(KernelPrinter *printer, Expr *const *red, int64_t items)
     return power_of_two(work, printer->team);
 }
 
-/* All that is read along rows, if it is one operand of at most 4 bytes. */
-static const Expr *only_read(KernelPrinter *printer)
+/* The only load along rows if there is one, of at most 4 bytes an element; else
+ * null. */
+static const Expr *only_row_load(KernelPrinter *printer)
 {
     const Expr *one = NULL;
 
@@ -362,8 +345,9 @@ static const Expr *only_read(KernelPrinter *printer)
     return one;
 }
 
-/* Do all passes run along v, by the same threads, and more than one reads? */
-static int passes_alike(KernelPrinter *printer, Expr *const *red, uint64_t row)
+/* Do all passes run along v with the same threads, and does more than one
+ * read? */
+static int passes_match(KernelPrinter *printer, Expr *const *red, uint64_t row)
 {
     int stores = 0;
 
@@ -379,11 +363,13 @@ static int passes_alike(KernelPrinter *printer, Expr *const *red, uint64_t row)
     return row == BIT(printer->v) && vec_len(red) && stores;
 }
 
-enum { KEPT = 225 << 10 }; /* with what teams meet in: 227 KiB */
+/* bytes of shared memory for rows, of 227 KiB; reductions use the rest */
+enum { KEPT = 225 << 10 };
 
-/* A row of which each block of a cluster has a part, threads by how many of
- * these a multiprocessor has at a time. */
-static void spread_row(KernelPrinter *printer, const Expr *one, int w)
+/* Divides a row over the blocks of a cluster. Threads depend on the number of
+ * such blocks that fit on a multiprocessor. */
+static void divide_row_over_cluster(KernelPrinter *printer, const Expr *one,
+                                    int w)
 {
     enum { BLOCKS = 8, MOSTBLOCKS = 5 };
     int64_t n = printer->kernel->loop[printer->v].extent->v;
@@ -396,12 +382,12 @@ static void spread_row(KernelPrinter *printer, const Expr *one, int w)
     printer->group->together = fit < MOSTBLOCKS ? (int)fit : MOSTBLOCKS;
 }
 
-/* What several passes read of rows stays in shared memory: two rows at a time,
- * or one in that of a cluster. */
-static void keep_rows(KernelPrinter *printer, const Expr *one)
+/* Keeps a row that several passes read in shared memory: two rows per
+ * multiprocessor, or one row in a cluster. */
+static void keep_rows_in_shared(KernelPrinter *printer, const Expr *one)
 {
     enum { MOST = 6 * KEPT };
-    int w = wide_width(printer, printer->v);
+    int w = lane_width(printer, printer->v);
     int64_t n = printer->kernel->loop[printer->v].extent->v;
     int64_t size = dtypes[one->buf->dt].bytes;
 
@@ -410,14 +396,14 @@ static void keep_rows(KernelPrinter *printer, const Expr *one)
     printer->kept = one;
     printer->keep = n;
     if (2 * n * size > KEPT)
-        spread_row(printer, one, w);
-    nest_line(printer, "extern __shared__ __align__(16) %s kept[];",
-              dtypes[one->buf->dt].store);
+        divide_row_over_cluster(printer, one, w);
+    kernel_line(printer, "extern __shared__ __align__(16) %s kept[];",
+                dtypes[one->buf->dt].store);
 }
 
 static void hold_row(KernelPrinter *printer, uint64_t row, int x, int strips)
 {
-    int v = printer->v, w = wide_width(printer, v);
+    int v = printer->v, w = lane_width(printer, v);
     const char *name =
         w * strips > 1 || (x >= 0 && printer->kernel->loop[x].extent->v > 1)
             ? "v"
@@ -426,78 +412,79 @@ static void hold_row(KernelPrinter *printer, uint64_t row, int x, int strips)
     if (printer->kernel->loop[v].map ||
         printer->kernel->loop[v].extent->v !=
             (int64_t)printer->team * strips * w) {
-        nest_line(printer, "const bool on = lane * %d < %s;", w,
-                  nest_limit(printer, v));
-        nest_line(printer, "const ix %s%d = on ? lane * %d : 0;", name, v, w);
-        printer->on = "on";
+        kernel_line(printer, "const bool on = lane * %d < %s;", w,
+                    loop_end(printer, v));
+        kernel_line(printer, "const ix %s%d = on ? lane * %d : 0;", name, v, w);
+        printer->condition = "on";
     } else {
-        nest_line(printer, "const ix %s%d = lane * %d;", name, v, w);
+        kernel_line(printer, "const ix %s%d = lane * %d;", name, v, w);
     }
     printer->row = row;
     printer->bound |= row;
-    wide_open(printer, v, w, x);
+    lanes_open(printer, v, w, x);
     if (strips > 1) {
         printer->beside = strips;
         printer->stride = printer->team * w;
     }
 }
 
-static void by_team(KernelPrinter *printer, Expr *const *red)
+static void map_to_teams(KernelPrinter *printer, Expr *const *red)
 {
-    int u[MAXLOOP], k = form_items(printer, printer->items, u), x, strips = 1;
-    int64_t items = form_count(printer, u, 0, k)->v;
-    uint64_t row = row_loops(printer, red);
-    int held = can_hold(printer, red, row, &x);
+    int u[MAXLOOP], k = item_loops(printer, printer->items, u), x, strips = 1;
+    int64_t items = loop_product(printer, u, 0, k)->v;
+    uint64_t row = loops_of_rows(printer, red);
+    int held = can_hold_row(printer, red, row, &x);
 
-    if (held && team_of_row(printer, x, &strips) > LARGETEAM &&
-        streams(printer, red, row))
+    if (held && threads_holding_row(printer, x, &strips) > LARGETEAM &&
+        can_stream(printer, red, row))
         held = 0, strips = 1, printer->streams = 1;
-    printer->team =
-        held ? team_of_row(printer, x, &strips) : team_of(printer, red, items);
+    printer->team = held ? threads_holding_row(printer, x, &strips)
+                         : threads_passing_row(printer, red, items);
     int threads = printer->team > 32 ? printer->team : BLOCKTEAMS,
         per = threads / printer->team;
-    const Expr *one = !held && threads == MOSTTEAM ? only_read(printer) : NULL;
+    const Expr *one =
+        !held && threads == MOSTTEAM ? only_row_load(printer) : NULL;
     if (one)
         printer->group->together = 2;
-    if (one && passes_alike(printer, red, row))
-        keep_rows(printer, one);
+    if (one && passes_match(printer, red, row))
+        keep_rows_in_shared(printer, one);
     if (printer->blocks > 1) {
         threads = printer->team / printer->blocks;
-        nest_line(printer, "cluster_arrive();");
-        nest_line(printer, "const int lane = blockIdx.x %% %d * %d + TID;",
-                  printer->blocks, threads);
-        nest_line(printer, "const ix p = blockIdx.x / %d;", printer->blocks);
+        kernel_line(printer, "cluster_arrive();");
+        kernel_line(printer, "const int lane = blockIdx.x %% %d * %d + TID;",
+                    printer->blocks, threads);
+        kernel_line(printer, "const ix p = blockIdx.x / %d;", printer->blocks);
     } else {
-        nest_line(printer, "const int lane = TID %% %d;", printer->team);
-        nest_line(printer, "const ix p = (ix)blockIdx.x * %d + TID / %d;", per,
-                  printer->team);
+        kernel_line(printer, "const int lane = TID %% %d;", printer->team);
+        kernel_line(printer, "const ix p = (ix)blockIdx.x * %d + TID / %d;",
+                    per, printer->team);
     }
     if (items % per)
-        nest_line(printer, "if (p >= %ld) return;", items);
-    form_decode(printer, u, k, "p");
+        kernel_line(printer, "if (p >= %ld) return;", items);
+    print_loop_indices(printer, u, k, "p");
     stop_at_ends(printer, u, k);
-    set_grid(printer, ceil_of(items, per) * printer->blocks, threads);
+    set_blocks(printer, ceil_of(items, per) * printer->blocks, threads);
     if (printer->kept)
         printer->group->instr.launch.shared =
             printer->keep * dtypes[one->buf->dt].bytes;
-    nest_line(printer, "{");
-    Braces s = nest_enter(printer, printer->items);
+    kernel_line(printer, "{");
+    Braces s = scope_enter(printer, printer->items);
     if (held)
         hold_row(printer, row, x, strips);
-    wide_stages(printer);
-    nest_leave(printer, s);
+    print_stages(printer);
+    scope_leave(printer, s);
 }
 
-void threads_form(KernelPrinter *printer, Expr *const *red, int whole)
+void map_to_gpu(KernelPrinter *printer, Expr *const *red, int whole)
 {
     printer->shared = -1;
     printer->width = printer->beside = printer->blocks = 1;
     if (printer->kernel->tile)
-        tile_form(printer);
-    else if (whole && transpose_form(printer))
+        print_tiles(printer);
+    else if (whole && print_transpose(printer))
         return;
     else if (whole || printer->kernel->form == STAGEalone)
-        by_thread(printer, red);
+        map_to_threads(printer, red);
     else
-        by_team(printer, red);
+        map_to_teams(printer, red);
 }

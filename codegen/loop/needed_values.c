@@ -1,21 +1,21 @@
-/* needed_values.c: which values of a kernel are still to be computed where its
- * text is being written. */
+/* needed_values.c: the values of a kernel that are still to be computed at the
+ * current place of its text. */
 #include "loop.h"
 
-int nest_inline(const Expr *expr)
+int is_inline(const Expr *expr)
 {
     return expr->kind == Xnum || expr->kind == Xint || expr->kind == Xkey ||
            expr->kind == Xlin;
 }
 
-/* ---- sums in one place --------------------------------------------------- */
+/* ---- one-hot sums --------------------------------------------------------- */
 
 static int is_op(const Expr *expr, Op op)
 {
     return expr->kind == Xexpr && expr->of == optab[op].expr;
 }
 
-/* The contiguous loop's own index, and no other's. */
+/* Is it the index of the contiguous loop alone? */
 static int is_index(const KernelPrinter *printer, const Expr *expr)
 {
     return expr->kind == Xlin && expr->dt == Di32 && expr->lin->nt == 1 &&
@@ -27,7 +27,7 @@ static int is_row_value(const KernelPrinter *printer, const Expr *expr)
     return !(expr->deps & BIT(printer->v));
 }
 
-int nest_one_hot(const KernelPrinter *printer, const Expr *expr, OneHot *hot)
+int is_one_hot_sum(const KernelPrinter *printer, const Expr *expr, OneHot *hot)
 {
     if (!printer->gpu || printer->v < 0 || !is_op(expr, Oadd))
         return 0;
@@ -52,17 +52,18 @@ int nest_one_hot(const KernelPrinter *printer, const Expr *expr, OneHot *hot)
     return 0;
 }
 
-/* ---- values that are needed ---------------------------------------------- */
+/* ---- needed values -------------------------------------------------------- */
 
 static int is_cheap(const Expr *expr)
 {
-    return nest_inline(expr) || expr->kind == Xload ||
+    return is_inline(expr) || expr->kind == Xload ||
            (expr->kind == Xexpr && expr->na == 1 && is_cheap(expr->arg[0]));
 }
 
-/* The store of expr that was done for this item, if its element can be named:
- * one element, not one for each lane where expr is the same in all. */
-Store *nest_saved(KernelPrinter *printer, const Expr *expr)
+/* The finished store of expr for this item if its element has a known address
+ * and thread. One element suffices: not one for each lane if expr does not
+ * depend on lanes. */
+Store *finished_store(KernelPrinter *printer, const Expr *expr)
 {
     if (is_cheap(expr) || printer->flat)
         return NULL;
@@ -76,50 +77,51 @@ Store *nest_saved(KernelPrinter *printer, const Expr *expr)
     return NULL;
 }
 
-static void reach(KernelPrinter *printer, Expr *expr, Expr ***out)
+static void visit_needed(KernelPrinter *printer, Expr *expr, Expr ***out)
 {
     if (expr->seen == printer->stamp || expr->local)
         return;
     expr->seen = printer->stamp;
-    if (!nest_saved(printer, expr)) {
+    if (!finished_store(printer, expr)) {
         for (int i = 0; expr->lin && i < expr->lin->nt; i++)
             if (expr->lin->term[i].var >= MAXLOOP)
-                reach(printer,
-                      printer->kernel->ex[expr->lin->term[i].var - MAXLOOP],
-                      out);
+                visit_needed(
+                    printer,
+                    printer->kernel->ex[expr->lin->term[i].var - MAXLOOP], out);
         OneHot hot;
-        int one = nest_one_hot(printer, expr, &hot);
+        int one = is_one_hot_sum(printer, expr, &hot);
         for (int i = 0; i < expr->na; i++)
             if (expr->arg[i] && !(one && expr->arg[i] == hot.choice))
-                reach(printer, expr->arg[i], out);
+                visit_needed(printer, expr->arg[i], out);
         if (one) {
-            reach(printer, hot.at, out);
-            reach(printer, hot.number, out);
+            visit_needed(printer, hot.at, out);
+            visit_needed(printer, hot.number, out);
         }
     }
     vec_push(printer->arena, *out, expr);
 }
 
-/* Values not at hand that the roots need, operands first. */
-Expr **nest_reached(KernelPrinter *printer, Expr *const *root, int nroot)
+/* Values that the roots need and that are not yet computed, operands first. */
+Expr **needed_values(KernelPrinter *printer, Expr *const *root, int nroot)
 {
     Expr **out = NULL;
 
     printer->stamp++;
     for (int i = 0; i < nroot; i++)
-        reach(printer, root[i], &out);
+        visit_needed(printer, root[i], &out);
     return out;
 }
 
-/* Reductions among them that can be done once the loops in `open` are. */
-Expr **nest_pending(KernelPrinter *printer, Expr *const *root, int nroot,
-                    uint64_t open, uint64_t with)
+/* Those of them that are reductions, computable once the loops `open` are open,
+ * and depend on all loops of `with`. */
+Expr **pending_reductions(KernelPrinter *printer, Expr *const *root, int nroot,
+                          uint64_t open, uint64_t with)
 {
-    Expr **all = nest_reached(printer, root, nroot), **out = NULL;
+    Expr **all = needed_values(printer, root, nroot), **out = NULL;
 
     for (size_t i = 0; i < vec_len(all); i++) {
         Expr *expr = all[i];
-        if (expr->kind == Xred && !nest_saved(printer, expr) &&
+        if (expr->kind == Xred && !finished_store(printer, expr) &&
             !(expr->deps & ~open) && (expr->deps & with) == with)
             vec_push(printer->arena, out, expr);
     }

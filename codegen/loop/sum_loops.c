@@ -1,33 +1,32 @@
-/* sum_loops.c: sums get loops of their own. The names of a sum's loops are
- * bound: it means the same over any others of the same lengths. So sums over
- * one axis share loops, and passes, wherever they can. But a sum that is needed
- * while one of its loops is open for something else
+/* sum_loops.c: gives nested sums loops of their own. The loops of a sum are
+ * bound variables: any loops of the same lengths give the same value, so sums
+ * over one axis share loops and passes if possible. A sum that is needed while
+ * one of its loops is open for another purpose
  *
  *     for m:  y[m] = x[m] * sum over k of a[k] * (sum over m of b[k][m])
  *
- * cannot run over that loop, and what has been computed for the loop's present
- * element is not an element of the sum. Before it is printed it is given other
- * loops, and all that it adds up is made anew over them:
+ * cannot use that loop, nor values computed for its current element. Before it
+ * is printed, it gets other loops, and its operand is rebuilt over them:
  *
- *     for m:  y[m] = x[m] * sum over k of a[k] * (sum over m' of b[k][m'])  */
+ *     for m:  y[m] = x[m] * sum over k of a[k] * (sum over m' of b[k][m']) */
 #include "loop.h"
 
-/* What a renaming replaces, and what was made by it so far. */
+/* A substitution of loops, and the expressions it has built. */
 typedef struct Renaming {
     KernelPrinter *n;
     uint64_t from, to;
-    int loop[MAXLOOP]; /* for each loop of `from` */
+    int loop[MAXLOOP]; /* replacement of each loop of `from` */
     Expr **made;       /* by id */
 } Renaming;
 
 static Expr *renamed(Renaming *renaming, Expr *expr);
 
-static const AffineExpr *renamed_lin(Renaming *renaming,
-                                     const AffineExpr *affine)
+static const AffineExpr *renamed_affine(Renaming *renaming,
+                                        const AffineExpr *affine)
 {
     LoopKernel *kernel = renaming->n->kernel;
 
-    if (!affine || !(lin_deps(kernel, affine) & renaming->from))
+    if (!affine || !(affine_loops(kernel, affine) & renaming->from))
         return affine;
     Term *t = alloc(renaming->n->arena, ((size_t)affine->nt + 1) * sizeof *t);
     for (int i = 0; i < affine->nt; i++) {
@@ -38,10 +37,11 @@ static const AffineExpr *renamed_lin(Renaming *renaming,
         else if (renaming->from & BIT(t[i].var))
             t[i].var = renaming->loop[t[i].var];
     }
-    return lin_make(kernel->pool, affine->off, affine->hasoff, t, affine->nt);
+    return affine_make(kernel->pool, affine->off, affine->hasoff, t,
+                       affine->nt);
 }
 
-/* expr over the other loops; expr itself where it depends on none of them. */
+/* expr over the replaced loops; expr itself if it depends on none of them. */
 static Expr *renamed(Renaming *renaming, Expr *expr)
 {
     if (!(expr->deps & renaming->from))
@@ -52,13 +52,13 @@ static Expr *renamed(Renaming *renaming, Expr *expr)
         return renaming->made[expr->id];
     Expr x = *expr;
     x.local = x.array = 0;
-    x.lin = renamed_lin(renaming, expr->lin);
+    x.lin = renamed_affine(renaming, expr->lin);
     for (int i = 0; i < expr->na; i++)
         x.arg[i] = expr->arg[i] ? renamed(renaming, expr->arg[i]) : NULL;
     return renaming->made[expr->id] = ex_make(renaming->n->kernel, &x);
 }
 
-/* A loop like u that is not among those in use. */
+/* A loop like u that is not in `used`. */
 static int other_loop(KernelPrinter *printer, int u, uint64_t used)
 {
     LoopKernel *kernel = printer->kernel;
@@ -77,10 +77,10 @@ static int other_loop(KernelPrinter *printer, int u, uint64_t used)
     return u;
 }
 
-/* Gives the sum expr other loops in place of those that are open: 1 if any is.
- * A loop whose elements a team holds is open to all sums over it (map_gpu.c).
- * */
-static int set_apart(KernelPrinter *printer, Expr *expr)
+/* Replaces the open loops of sum expr; returns 1 if there was one. A loop of a
+ * row in registers may be open: all sums run over the same elements
+ * (map_gpu.c). */
+static int replace_open_loops(KernelPrinter *printer, Expr *expr)
 {
     Renaming r = { .n = printer,
                    .from = expr->K & printer->bound & ~printer->row };
@@ -103,13 +103,13 @@ static int set_apart(KernelPrinter *printer, Expr *expr)
     return 1;
 }
 
-Expr **nest_apart(KernelPrinter *printer, Expr *const *root, int nroot,
-                  uint64_t open, uint64_t with)
+Expr **separated_reductions(KernelPrinter *printer, Expr *const *root,
+                            int nroot, uint64_t open, uint64_t with)
 {
     for (;;) {
-        Expr **v = nest_pending(printer, root, nroot, open, with);
+        Expr **v = pending_reductions(printer, root, nroot, open, with);
         size_t i = 0;
-        while (i < vec_len(v) && !set_apart(printer, v[i]))
+        while (i < vec_len(v) && !replace_open_loops(printer, v[i]))
             i++;
         if (i == vec_len(v))
             return v;

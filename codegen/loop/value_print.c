@@ -1,9 +1,9 @@
-/* value_print.c: the text of a kernel's values: operands at hand, addresses,
- * expressions. Numbers, sizes and strides are arguments, so the text depends on
- * structure only. */
+/* value_print.c: text of a kernel's values: names, addresses, expressions.
+ * Numbers, sizes and strides are arguments, so the text depends on structure
+ * only. */
 #include "loop.h"
 
-void nest_line(KernelPrinter *printer, const char *fmt, ...)
+void kernel_line(KernelPrinter *printer, const char *fmt, ...)
 {
     va_list ap;
 
@@ -14,7 +14,7 @@ void nest_line(KernelPrinter *printer, const char *fmt, ...)
 
 /* ---- arguments ----------------------------------------------------------- */
 
-int nest_size(KernelPrinter *printer, const SizeProduct *product)
+int size_arg(KernelPrinter *printer, const SizeProduct *product)
 {
     for (size_t i = 0; i < vec_len(printer->size); i++)
         if (printer->size[i] == product)
@@ -25,7 +25,7 @@ int nest_size(KernelPrinter *printer, const SizeProduct *product)
     return at;
 }
 
-static int int_of_off(KernelPrinter *printer, const AffineExpr *affine)
+static int offset_arg(KernelPrinter *printer, const AffineExpr *affine)
 {
     for (size_t i = 0; i < vec_len(printer->off); i++)
         if (!memcmp(&printer->off[i]->off, &affine->off, sizeof affine->off))
@@ -36,7 +36,7 @@ static int int_of_off(KernelPrinter *printer, const AffineExpr *affine)
     return at;
 }
 
-static int int_of_ex(KernelPrinter *printer, Expr *expr)
+static int number_arg(KernelPrinter *printer, Expr *expr)
 {
     for (size_t i = 0; i < vec_len(printer->num); i++)
         if (printer->num[i] == expr)
@@ -51,8 +51,9 @@ static int int_of_ex(KernelPrinter *printer, Expr *expr)
     return at;
 }
 
-/* Rows that hold something: an int32 in the route node's buffer. */
-static int extent_of(KernelPrinter *printer, const Node *map)
+/* Index of the ragged extent e<i>: the number of rows, an int32 in the route
+ * node's buffer. */
+static int ragged_extent(KernelPrinter *printer, const Node *map)
 {
     for (size_t i = 0; i < vec_len(printer->ext); i++)
         if (printer->ext[i] == map)
@@ -64,57 +65,57 @@ static int extent_of(KernelPrinter *printer, const Node *map)
     return (int)vec_len(printer->ext) - 1;
 }
 
-const char *nest_limit(KernelPrinter *printer, int loop)
+const char *loop_end(KernelPrinter *printer, int loop)
 {
     const Loop *l = &printer->kernel->loop[loop];
 
     if (!l->map)
-        return strf(printer->arena, "n%d", nest_size(printer, l->extent));
-    const char *e = strf(printer->arena, "e%d", extent_of(printer, l->map));
+        return strf(printer->arena, "n%d", size_arg(printer, l->extent));
+    const char *e = strf(printer->arena, "e%d", ragged_extent(printer, l->map));
     return l->per
-               ? strf(printer->arena, "%s * n%d", e, nest_size(printer, l->per))
+               ? strf(printer->arena, "%s * n%d", e, size_arg(printer, l->per))
                : e;
 }
 
 /* ---- values -------------------------------------------------------------- */
 
-static int plain_number(double f)
+static int is_literal(double f)
 {
     double a = fabs(f);
 
     return a == 0 || a == 0.5 || a == 1 || a == 2 || a == 3 || a == 4;
 }
 
-static const char *number(KernelPrinter *printer, Expr *expr)
+static const char *number_text(KernelPrinter *printer, Expr *expr)
 {
     const char *s = expr->dt == Df32 ? "f" : "";
 
     if (expr->dt == Di32 || expr->dt == Di64)
-        return plain_number(expr->f) && expr->f == floor(expr->f)
+        return is_literal(expr->f) && expr->f == floor(expr->f)
                    ? strf(printer->arena, expr->f < 0 ? "(%g)" : "%g", expr->f)
                    : strf(printer->arena, "(%s)c%d", dtypes[expr->dt].compute,
-                          int_of_ex(printer, expr));
+                          number_arg(printer, expr));
     if (isinf(expr->f))
         return expr->f < 0 ? "(-INFINITY)" : "INFINITY";
-    if (plain_number(expr->f))
+    if (is_literal(expr->f))
         return strf(printer->arena, signbit(expr->f) ? "(%.1f%s)" : "%.1f%s",
                     expr->f, s);
     return strf(printer->arena, expr->dt == Df32 ? "(float)c%d" : "c%d",
-                int_of_ex(printer, expr));
+                number_arg(printer, expr));
 }
 
-/* How a value that is at hand is written. */
-const char *nest_ref(KernelPrinter *printer, Expr *expr)
+/* C text of a computed value. */
+const char *value_name(KernelPrinter *printer, Expr *expr)
 {
     switch (expr->kind) {
-    case Xnum: return number(printer, expr);
+    case Xnum: return number_text(printer, expr);
     case Xkey:
-    case Xint: return strf(printer->arena, "n%d", int_of_ex(printer, expr));
+    case Xint: return strf(printer->arena, "n%d", number_arg(printer, expr));
     case Xlin:
-        return expr->dt == Di64
-                   ? strf(printer->arena, "(%s)", nest_lin(printer, expr->lin))
-                   : strf(printer->arena, "(int32_t)(%s)",
-                          nest_lin(printer, expr->lin));
+        return expr->dt == Di64 ? strf(printer->arena, "(%s)",
+                                       affine_text(printer, expr->lin))
+                                : strf(printer->arena, "(int32_t)(%s)",
+                                       affine_text(printer, expr->lin));
     default: break;
     }
     if (!expr->local)
@@ -127,9 +128,9 @@ const char *nest_ref(KernelPrinter *printer, Expr *expr)
     return strf(printer->arena, "t%d", expr->local);
 }
 
-/* Its index; of a loop whose elements are a thread's lanes, that of lane l, or
- * in a whole piece that of its first. */
-static const char *loop_text(KernelPrinter *printer, int u)
+/* Index of loop u. If its elements are lanes: the index of lane l, or of the
+ * first lane of a whole vector access. */
+static const char *loop_index_text(KernelPrinter *printer, int u)
 {
     if (printer->width * printer->beside == 1 || !(printer->lane & BIT(u)))
         return strf(printer->arena, "i%d", u);
@@ -152,15 +153,15 @@ static const char *term_text(KernelPrinter *printer, const Term *term)
 {
     const char *v =
         term->var < MAXLOOP
-            ? loop_text(printer, term->var)
-            : nest_ref(printer, printer->kernel->ex[term->var - MAXLOOP]);
+            ? loop_index_text(printer, term->var)
+            : value_name(printer, printer->kernel->ex[term->var - MAXLOOP]);
 
-    return term->k->n ? strf(printer->arena, "%s * n%d", v,
-                             nest_size(printer, term->k))
-                      : v;
+    return term->k->n
+               ? strf(printer->arena, "%s * n%d", v, size_arg(printer, term->k))
+               : v;
 }
 
-const char *nest_lin(KernelPrinter *printer, const AffineExpr *affine)
+const char *affine_text(KernelPrinter *printer, const AffineExpr *affine)
 {
     const char *s = "";
 
@@ -169,56 +170,59 @@ const char *nest_lin(KernelPrinter *printer, const AffineExpr *affine)
                  term_text(printer, &affine->term[i]));
     if (affine->hasoff)
         s = strf(printer->arena, "%s%sn%d", s, *s ? " + " : "",
-                 int_of_off(printer, affine));
+                 offset_arg(printer, affine));
     return *s ? s : "0";
 }
 
-const char *nest_element(KernelPrinter *printer, Node *buf,
+const char *element_text(KernelPrinter *printer, Node *buf,
                          const AffineExpr *at)
 {
     return strf(printer->arena, "b%d[%s]",
                 add_arg(printer->group, printer->arena, buf),
-                nest_lin(printer, at));
+                affine_text(printer, at));
 }
 
-const char *nest_load(KernelPrinter *printer, Node *buf, const AffineExpr *at)
+const char *element_load(KernelPrinter *printer, Node *buf,
+                         const AffineExpr *at)
 {
-    return text_load(printer->arena, buf->dt, nest_element(printer, buf, at));
+    return text_load(printer->arena, buf->dt, element_text(printer, buf, at));
 }
 
-const char *nest_operand(KernelPrinter *printer, const Expr *expr, int i)
+const char *converted_operand(KernelPrinter *printer, const Expr *expr, int i)
 {
-    const char *s = nest_ref(printer, expr->arg[i]);
+    const char *s = value_name(printer, expr->arg[i]);
 
     if (expr->arg[i]->dt == expr->dt || (expr->raw >> i & 1))
         return s;
     return strf(printer->arena, "(%s)%s", dtypes[expr->dt].compute, s);
 }
 
-/* A rough exponent gets no more than a GPU's own instruction: a quarter of
- * those that round well, of which a row of logits has two an element. */
-const char *nest_exp(const KernelPrinter *printer, const Expr *expr)
+/* An exponential of a low-precision exponent uses the GPU's own instruction, a
+ * quarter of the instructions of exp_f32. A row of logits has two exponentials
+ * per element. */
+const char *exp_function(const KernelPrinter *printer, const Expr *expr)
 {
     return printer->gpu && expr->dt == Df32 && (expr->raw & RAWROUGH)
                ? "exp_near_f32"
                : "exp_f32";
 }
 
-const char *nest_value(KernelPrinter *printer, Expr *expr)
+const char *expr_text(KernelPrinter *printer, Expr *expr)
 {
     const char *arg[SCALARIN];
     Text out = { .arena = printer->arena };
 
     if (expr->kind == Xload) {
-        const char *s = nest_load(printer, expr->buf, expr->lin);
+        const char *s = element_load(printer, expr->buf, expr->lin);
         return expr->arg[0] ? strf(printer->arena, "%s ? %s : 0",
-                                   nest_ref(printer, expr->arg[0]), s)
+                                   value_name(printer, expr->arg[0]), s)
                             : s;
     }
     for (int i = 0; i < expr->na; i++)
-        arg[i] = nest_operand(printer, expr, i);
+        arg[i] = converted_operand(printer, expr, i);
     if (expr->of == optab[Oexp].expr && expr->calls == Df32)
-        return strf(printer->arena, "%s(%s)", nest_exp(printer, expr), arg[0]);
+        return strf(printer->arena, "%s(%s)", exp_function(printer, expr),
+                    arg[0]);
     put_scalar(&out, expr->of,
                &(ScalarNames){ .operand = arg, .dt = expr->calls });
     return out.s;

@@ -1,32 +1,36 @@
-/* vectorize_gpu.c: the text of what one thread of a GPU computes, on its lanes
- * (lanes_gpu.c). Loops inside an item run one after another, but for those that
- * a team of threads deals out (map_gpu.c). */
+/* vectorize_gpu.c: text of a GPU thread, on its lanes (lanes_gpu.c). Loops
+ * inside an item run sequentially, except those that a team divides
+ * (map_gpu.c). */
 #include "loop.h"
 
-static void wide_need(KernelPrinter *printer, Expr *const *root, int nroot);
+static void print_lane_needed(KernelPrinter *printer, Expr *const *root,
+                              int nroot);
 
+/* Unrolling: of loops, of short loops as a whole, of passes over kept rows. */
 enum { UNROLL = 4, UNROLLED = 8, KEPTUNROLL = 2 };
 
 /* ---- loops inside an item ------------------------------------------------ */
 
-static void open_loop(KernelPrinter *printer, int u, int innermost, Braces *out)
+static void open_loop(KernelPrinter *printer, int u, int print_innermost,
+                      Braces *out)
 {
     const Loop *loop = &printer->kernel->loop[u];
     const char *first = "0", *by = "1";
 
     if (u == printer->shared)
         first = "group", by = strf(printer->arena, "%d", printer->groups);
-    if (innermost)
-        nest_line(printer, "#pragma unroll %d",
-                  loop->map                     ? 1
-                  : loop->extent->v <= UNROLLED ? UNROLLED
-                                                : UNROLL);
-    nest_line(printer, "for (ix i%d = %s; i%d < %s; i%d += %s) {", u, first, u,
-              nest_limit(printer, u), u, by);
-    *out = nest_enter(printer, BIT(u));
+    if (print_innermost)
+        kernel_line(printer, "#pragma unroll %d",
+                    loop->map                     ? 1
+                    : loop->extent->v <= UNROLLED ? UNROLLED
+                                                  : UNROLL);
+    kernel_line(printer, "for (ix i%d = %s; i%d < %s; i%d += %s) {", u, first,
+                u, loop_end(printer, u), u, by);
+    *out = scope_enter(printer, BIT(u));
 }
 
-/* One after another, each with what can be computed in it. */
+/* Opens the loops of K, each followed by the values that can be computed in
+ * it. */
 static int open_loops(KernelPrinter *printer, uint64_t K, const LoopBody *body,
                       Braces *out)
 {
@@ -38,15 +42,15 @@ static int open_loops(KernelPrinter *printer, uint64_t K, const LoopBody *body,
             continue;
         K &= ~BIT(u);
         open_loop(printer, u, !K, &out[k++]);
-        wide_need(printer, body->root, body->nroot);
+        print_lane_needed(printer, body->root, body->nroot);
     }
     return k;
 }
 
-/* The sum of exp(x - top) where top is the largest x of the same loops: it can
- * be made on the way when what was summed is scaled as top grows (Milakov and
- * Gimelshein 2018), so that long rows are read once less. */
-static Expr *softened(const KernelPrinter *printer, const Expr *top)
+/* The sum of exp(x - top) over the same loops as top, the maximum of x; null if
+ * there is none. Both can be computed in one pass if the sum is rescaled as the
+ * maximum grows (Milakov and Gimelshein 2018). */
+static Expr *online_sum_of(const KernelPrinter *printer, const Expr *top)
 {
     for (size_t i = 0; i < vec_len(printer->kernel->ex); i++) {
         Expr *e = printer->kernel->ex[i];
@@ -62,78 +66,83 @@ static Expr *softened(const KernelPrinter *printer, const Expr *top)
     return NULL;
 }
 
-static void find_softened(KernelPrinter *printer, Expr **r, int nr)
+static void find_online_softmax(KernelPrinter *printer, Expr **r, int nr)
 {
-    printer->top = printer->soft = NULL;
+    printer->online_max = printer->online_sum = NULL;
     for (int i = 0;
-         printer->kernel->form == STAGEdealt && i < nr && !printer->soft; i++)
+         printer->kernel->form == STAGEdealt && i < nr && !printer->online_sum;
+         i++)
         if (r[i]->op == Omax && r[i]->dt == Df32 &&
-            (printer->soft = softened(printer, r[i])))
-            printer->top = r[i];
+            (printer->online_sum = online_sum_of(printer, r[i])))
+            printer->online_max = r[i];
 }
 
-/* Nothing is summed while all are -inf. */
-static void soften(KernelPrinter *printer, const char *x)
+/* The sum is not updated while all x are -inf. */
+static void print_online_update(KernelPrinter *printer, const char *x)
 {
-    int t = printer->top->local, s = printer->soft->local,
+    int t = printer->online_max->local, s = printer->online_sum->local,
         was = ++printer->nlocal;
     int from = ++printer->nlocal;
-    const char *exp = nest_exp(printer, printer->soft->arg[0]);
+    const char *exp = exp_function(printer, printer->online_sum->arg[0]);
 
-    nest_line(printer, "const float t%d = t%d;", was, t);
-    nest_line(printer, "%st%d = fmaxf(%s, t%d);", wide_each(printer), t, x, t);
-    nest_line(printer, "const float t%d = t%d > -INFINITY ? t%d : 0;", from, t,
-              t);
-    nest_line(printer, "t%d *= %s(t%d - t%d);", s, exp, was, from);
-    nest_line(printer, "%st%d += %s(%s - t%d);", wide_each(printer), s, exp, x,
-              from);
+    kernel_line(printer, "const float t%d = t%d;", was, t);
+    kernel_line(printer, "%st%d = fmaxf(%s, t%d);", lanes_prefix(printer), t, x,
+                t);
+    kernel_line(printer, "const float t%d = t%d > -INFINITY ? t%d : 0;", from,
+                t, t);
+    kernel_line(printer, "t%d *= %s(t%d - t%d);", s, exp, was, from);
+    kernel_line(printer, "%st%d += %s(%s - t%d);", lanes_prefix(printer), s,
+                exp, x, from);
 }
 
-/* What the innermost lines do: all that is needed, sums, stores. */
-static void innermost(KernelPrinter *printer, const LoopBody *body)
+/* The innermost lines: needed values, accumulations, stores. */
+static void print_innermost(KernelPrinter *printer, const LoopBody *body)
 {
-    wide_need(printer, body->root, body->nroot);
+    print_lane_needed(printer, body->root, body->nroot);
     for (int i = 0; i < body->nacc; i++) {
         Expr *r = body->acc[i];
-        int along = (r->K & printer->lane) != 0, wide = wide_has(printer, r);
-        const char *x = nest_ref(printer, r->arg[0]);
-        if (r == printer->top) {
-            soften(printer, x);
+        int print_vector_loop = (r->K & printer->lane) != 0,
+            wide = varies_by_lane(printer, r);
+        const char *x = value_name(printer, r->arg[0]);
+        if (r == printer->online_max) {
+            print_online_update(printer, x);
             continue;
         }
         const char *t = strf(printer->arena, wide ? "t%d[l]" : "t%d", r->local);
-        const char *how = strf(
-            printer->arena, "%s%s",
-            along && printer->on ? strf(printer->arena, "if (%s) ", printer->on)
-                                 : "",
-            along || wide ? wide_each(printer) : "");
-        nest_gather(printer, r, how, t, x);
+        const char *how =
+            strf(printer->arena, "%s%s",
+                 print_vector_loop && printer->condition
+                     ? strf(printer->arena, "if (%s) ", printer->condition)
+                     : "",
+                 print_vector_loop || wide ? lanes_prefix(printer) : "");
+        print_accumulate(printer, r, how, t, x);
     }
     for (int i = 0; i < body->nst; i++)
-        wide_store(printer, body->st[i]);
+        print_lane_store(printer, body->st[i]);
 }
 
-static void declare(KernelPrinter *printer, Expr *expr)
+static void declare_reduction(KernelPrinter *printer, Expr *expr)
 {
-    const char *type = dtypes[expr->dt].compute, *first = nest_first(expr);
-    int wide = wide_has(printer, expr), t = nest_local(printer, expr);
+    const char *type = dtypes[expr->dt].compute,
+               *first = reduction_identity(expr);
+    int wide = varies_by_lane(printer, expr), t = declare_local(printer, expr);
 
     if (wide)
-        nest_line(printer, "%s t%d[%d]; %st%d[l] = %s;", type, t,
-                  wide_count(printer), wide_each(printer), t, first);
+        kernel_line(printer, "%s t%d[%d]; %st%d[l] = %s;", type, t,
+                    lane_count(printer), lanes_prefix(printer), t, first);
     else
-        nest_line(printer, "%s t%d = %s;", type, t, first);
+        kernel_line(printer, "%s t%d = %s;", type, t, first);
     expr->array = wide;
 }
 
-/* ---- loops dealt out to a team ------------------------------------------- */
+/* ---- loops divided among a team ------------------------------------------- */
 
 typedef struct LoopSplit {
     int loop[MAXLOOP], k, flat;
     int64_t per;
 } LoopSplit;
 
-/* Does something sum over one of these loops for each round of another? */
+/* Is there a reduction over one of these loops inside another of them? */
 static int sums_inside(KernelPrinter *printer, uint64_t K)
 {
     for (size_t i = 0; i < vec_len(printer->kernel->ex); i++) {
@@ -145,8 +154,8 @@ static int sums_inside(KernelPrinter *printer, uint64_t K)
     return 0;
 }
 
-/* The last loop is dealt out, or all of them as one when it is short. */
-static LoopSplit deal_of(KernelPrinter *printer, uint64_t K)
+/* The last loop is divided, or all loops, flattened, if it is short. */
+static LoopSplit split_of(KernelPrinter *printer, uint64_t K)
 {
     LoopSplit d = { .per = 1 };
     int ragged = 0;
@@ -157,25 +166,27 @@ static LoopSplit deal_of(KernelPrinter *printer, uint64_t K)
             ragged |= printer->kernel->loop[printer->order[i]].map != NULL;
         }
     int last = d.loop[d.k - 1];
-    d.per = printer->kernel->loop[last].extent->v / wide_width(printer, last);
+    d.per = printer->kernel->loop[last].extent->v / lane_width(printer, last);
     d.flat = d.k > 1 && !ragged && d.per * 2 < printer->team &&
              !sums_inside(printer, K);
     return d;
 }
 
-/* Pieces of work that a team would deal out. */
-int64_t wide_pieces(KernelPrinter *printer, uint64_t K)
+/* Vectors that a team divides. */
+int64_t team_vectors(KernelPrinter *printer, uint64_t K)
 {
-    LoopSplit d = deal_of(printer, K);
+    LoopSplit d = split_of(printer, K);
 
-    return d.flat ? form_count(printer, d.loop, 0, d.k - 1)->v * d.per : d.per;
+    return d.flat ? loop_product(printer, d.loop, 0, d.k - 1)->v * d.per
+                  : d.per;
 }
 
-/* Does it read what a pass before it has stored for the item? That was dealt
- * out along another loop, so other threads did: the team meets in between. */
-static void meet_team(KernelPrinter *printer, const LoopBody *body)
+/* Prints a barrier if the body reads a value that an earlier pass has stored
+ * for the item: that pass was divided along another loop, so other threads
+ * stored it. */
+static void print_team_barrier(KernelPrinter *printer, const LoopBody *body)
 {
-    Expr **x = nest_reached(printer, body->root, body->nroot);
+    Expr **x = needed_values(printer, body->root, body->nroot);
     int reads = 0;
 
     for (size_t i = 0; i < vec_len(printer->kernel->st); i++) {
@@ -188,84 +199,86 @@ static void meet_team(KernelPrinter *printer, const LoopBody *body)
     if (!reads)
         return;
     if (printer->blocks > 1)
-        nest_line(printer, "cluster_meet();");
+        kernel_line(printer, "cluster_meet();");
     else
-        nest_line(printer, "team_meet<%d>();", printer->team);
-    printer->apart = 0;
+        kernel_line(printer, "team_meet<%d>();", printer->team);
+    printer->unsynced = 0;
     for (size_t i = 0; i < vec_len(printer->kernel->st); i++)
         printer->kernel->st[i].seen |= printer->kernel->st[i].done;
 }
 
-/* For find_inplace: this pass reads them. */
-static void note_reads(KernelPrinter *printer, const LoopBody *body)
+/* Records which loads this pass makes, for find_inplace. */
+static void record_loads(KernelPrinter *printer, const LoopBody *body)
 {
-    Expr **x = nest_reached(printer, body->root, body->nroot);
+    Expr **x = needed_values(printer, body->root, body->nroot);
 
     for (size_t i = 0; i < vec_len(x); i++)
         if (x[i]->kind == Xload)
-            x[i]->passes |= wide_pass(printer);
+            x[i]->passes |= pass_bit(printer);
 }
 
-/* Each thread's pieces of loop u. */
-static void along(KernelPrinter *printer, int u, const char *name, int w)
+/* The loop over a thread's vectors of loop u. */
+static void print_vector_loop(KernelPrinter *printer, int u, const char *name,
+                              int w)
 {
-    nest_line(printer, "for (ix %s = lane * %d; %s < %s; %s += %d) {", name, w,
-              name, nest_limit(printer, u), name, printer->team * w);
+    kernel_line(printer, "for (ix %s = lane * %d; %s < %s; %s += %d) {", name,
+                w, name, loop_end(printer, u), name, printer->team * w);
 }
 
-static void dealt(KernelPrinter *printer, uint64_t K, const LoopBody *body)
+static void print_divided(KernelPrinter *printer, uint64_t K,
+                          const LoopBody *body)
 {
-    LoopSplit d = deal_of(printer, K);
+    LoopSplit d = split_of(printer, K);
     Braces s[MAXLOOP];
-    int u = d.loop[d.k - 1], w = wide_width(printer, u), ns = 0;
+    int u = d.loop[d.k - 1], w = lane_width(printer, u), ns = 0;
     const char *name = strf(printer->arena, w > 1 ? "v%d" : "i%d", u);
     uint64_t open = d.flat ? K : BIT(u);
 
     if (!d.flat)
-        meet_team(printer, body);
-    note_reads(printer, body);
+        print_team_barrier(printer, body);
+    record_loads(printer, body);
     if (d.flat) {
-        nest_line(printer, "for (ix f = lane; f < %ld; f += %d) {",
-                  wide_pieces(printer, K), printer->team);
+        kernel_line(printer, "for (ix f = lane; f < %ld; f += %d) {",
+                    team_vectors(printer, K), printer->team);
         printer->depth++;
-        nest_line(printer, "const ix %s = f %% %ld * %d;", name, d.per, w);
-        form_decode(printer, d.loop, d.k - 1,
-                    strf(printer->arena, "f / %ld", d.per));
+        kernel_line(printer, "const ix %s = f %% %ld * %d;", name, d.per, w);
+        print_loop_indices(printer, d.loop, d.k - 1,
+                           strf(printer->arena, "f / %ld", d.per));
         printer->depth--;
     } else {
         ns = open_loops(printer, K & ~BIT(u), body, s);
-        nest_line(printer, "#pragma unroll %d",
-                  !body->nst        ? UNROLL
-                  : printer->filled ? KEPTUNROLL
-                                    : 1);
-        along(printer, u, name, w);
+        kernel_line(printer, "#pragma unroll %d",
+                    !body->nst        ? UNROLL
+                    : printer->filled ? KEPTUNROLL
+                                      : 1);
+        print_vector_loop(printer, u, name, w);
     }
-    s[ns++] = nest_enter(printer, open);
-    wide_open(printer, u, w, -1);
-    printer->own = 1;
+    s[ns++] = scope_enter(printer, open);
+    lanes_open(printer, u, w, -1);
+    printer->per_thread = 1;
     printer->flat = d.flat;
-    innermost(printer, body);
-    printer->apart |= wide_pass(printer);
+    print_innermost(printer, body);
+    printer->unsynced |= pass_bit(printer);
     printer->passes++;
     printer->filled |= printer->fills;
     for (int i = 0; i < body->nst; i++)
         body->st[i]->flat = d.flat;
-    printer->flat = printer->own = 0;
+    printer->flat = printer->per_thread = 0;
     printer->lane = 0;
     printer->width = printer->beside = 1;
-    nest_leave_all(printer, s, ns);
+    scope_leave_all(printer, s, ns);
 }
 
 /* ---- reductions ---------------------------------------------------------- */
 
-/* Its rounding depends on the order of what is added. */
+/* Does its rounding depend on the order of additions? */
 static int is_rounded_sum(const Expr *expr)
 {
     return expr->kind == Xred && expr->op == Osum &&
            (expr->dt == Df32 || expr->dt == Df64);
 }
 
-static void note_order(KernelPrinter *printer, Expr *expr, SumOrder order)
+static void record_order(KernelPrinter *printer, Expr *expr, SumOrder order)
 {
     if (!is_rounded_sum(expr))
         return;
@@ -273,104 +286,109 @@ static void note_order(KernelPrinter *printer, Expr *expr, SumOrder order)
     expr->summed = (int)order;
 }
 
-/* Threads of an item meet where they add up, and only there: a sum of what each
- * has of a held row is its own. */
-static void fold(KernelPrinter *printer, Expr *expr)
+/* Folds a reduction over the threads of an item. A sum over the part of a held
+ * row that one thread has needs no fold. */
+static void fold_threads(KernelPrinter *printer, Expr *expr)
 {
     const char *op = optab[expr->op].name;
-    int team = !printer->own && (!printer->lane || (expr->K & printer->lane));
+    int team =
+        !printer->per_thread && (!printer->lane || (expr->K & printer->lane));
     int group = printer->shared >= 0 && (expr->K & BIT(printer->shared));
 
-    note_order(printer, expr,
-               expr == printer->soft       ? SUMscaled
-               : team && printer->team > 1 ? SUMteam
-                                           : SUMthread);
+    record_order(printer, expr,
+                 expr == printer->online_sum ? SUMscaled
+                 : team && printer->team > 1 ? SUMteam
+                                             : SUMthread);
     if (team && printer->blocks > 1)
-        nest_line(printer, "t%d = cluster_%s<%d, %d>(t%d);", expr->local, op,
-                  printer->blocks, printer->folds++, expr->local);
+        kernel_line(printer, "t%d = cluster_%s<%d, %d>(t%d);", expr->local, op,
+                    printer->blocks, printer->folds++, expr->local);
     else if (team)
-        nest_line(printer, "t%d = team_%s<%d>(t%d);", expr->local, op,
-                  printer->team, expr->local);
+        kernel_line(printer, "t%d = team_%s<%d>(t%d);", expr->local, op,
+                    printer->team, expr->local);
     else if (group)
-        nest_line(printer, "%st%d%s = group_%s<%d, %d>(t%d%s);",
-                  expr->array ? wide_each(printer) : "", expr->local,
-                  expr->array ? "[l]" : "", op, printer->team, printer->groups,
-                  expr->local, expr->array ? "[l]" : "");
+        kernel_line(printer, "%st%d%s = group_%s<%d, %d>(t%d%s);",
+                    expr->array ? lanes_prefix(printer) : "", expr->local,
+                    expr->array ? "[l]" : "", op, printer->team,
+                    printer->groups, expr->local, expr->array ? "[l]" : "");
     if (team || group)
-        printer->apart = 0;
+        printer->unsynced = 0;
 }
 
-/* Of all threads: what each has summed is scaled by the largest of all. */
-static void fold_softened(KernelPrinter *printer)
+/* Folds maximum and sum of an online softmax: each thread's sum is rescaled to
+ * the common maximum. */
+static void fold_online_softmax(KernelPrinter *printer)
 {
-    int t = printer->top->local, s = printer->soft->local,
+    int t = printer->online_max->local, s = printer->online_sum->local,
         own = ++printer->nlocal;
 
-    nest_line(printer, "const float t%d = t%d;", own, t);
-    fold(printer, printer->top);
-    nest_line(printer, "t%d *= %s(t%d - t%d);", s,
-              nest_exp(printer, printer->soft->arg[0]), own, t);
-    fold(printer, printer->soft);
+    kernel_line(printer, "const float t%d = t%d;", own, t);
+    fold_threads(printer, printer->online_max);
+    kernel_line(printer, "t%d *= %s(t%d - t%d);", s,
+                exp_function(printer, printer->online_sum->arg[0]), own, t);
+    fold_threads(printer, printer->online_sum);
 }
 
-/* What is stored on the only way along a row, as it comes: it may lie where an
- * operand lay. */
-static void stream(KernelPrinter *printer, uint64_t K, LoopBody *body)
+/* Adds the stores that the only pass along a row makes. Their results may use
+ * an operand's buffer. */
+static void add_streamed_stores(KernelPrinter *printer, uint64_t K,
+                                LoopBody *body)
 {
     for (size_t i = 0; i < vec_len(printer->kernel->st); i++) {
         Store *store = &printer->kernel->st[i];
         if (store->done || store->loops != (printer->items | K))
             continue;
-        nest_add_store(printer, body, store);
+        body_add_store(printer, body, store);
     }
 }
 
-static void pass(KernelPrinter *printer, Expr **r, int nr)
+static void print_lane_reductions(KernelPrinter *printer, Expr **r, int nr)
 {
-    LoopBody b = nest_sums(printer, r, nr);
+    LoopBody b = reduction_body(printer, r, nr);
     uint64_t K = r[0]->K;
     Braces s[MAXLOOP];
 
     if (printer->streams)
-        stream(printer, K, &b);
-    wide_need(printer, b.root, b.nroot);
-    if (!printer->own && !printer->lane) {
+        add_streamed_stores(printer, K, &b);
+    print_lane_needed(printer, b.root, b.nroot);
+    if (!printer->per_thread && !printer->lane) {
         if (!printer->streams)
-            nest_ride(printer, K, &b);
-        Expr *around[] = { printer->top,
-                           printer->soft }; /* of a sum that this one is in */
-        find_softened(printer, r, nr);
-        Expr *top = printer->top;
+            store_while_reducing(printer, K, &b);
+        Expr *around[] = { printer->online_max,
+                           printer->online_sum }; /* of an enclosing sum */
+        find_online_softmax(printer, r, nr);
+        Expr *top = printer->online_max;
         for (int i = 0; i < nr; i++)
-            declare(printer, r[i]);
+            declare_reduction(printer, r[i]);
         if (top)
-            declare(printer, printer->soft);
-        dealt(printer, K, &b);
+            declare_reduction(printer, printer->online_sum);
+        print_divided(printer, K, &b);
         if (top)
-            fold_softened(printer);
-        printer->top = around[0];
-        printer->soft = around[1];
+            fold_online_softmax(printer);
+        printer->online_max = around[0];
+        printer->online_sum = around[1];
         for (int i = 0; i < nr; i++)
             if (r[i] != top)
-                fold(printer, r[i]);
+                fold_threads(printer, r[i]);
         printer->kernel->nstage += printer->streams;
         for (int i = 0; i < b.nst; i++)
             b.st[i]->done = 1,
             b.st[i]->stage = printer->streams ? printer->kernel->nstage : 0;
     } else {
         for (int i = 0; i < nr; i++)
-            declare(printer, r[i]);
+            declare_reduction(printer, r[i]);
         int ns = open_loops(printer, K & ~printer->bound, &b, s);
-        innermost(printer, &b);
-        nest_leave_all(printer, s, ns);
+        print_innermost(printer, &b);
+        scope_leave_all(printer, s, ns);
         for (int i = 0; i < nr; i++)
-            fold(printer, r[i]);
+            fold_threads(printer, r[i]);
     }
 }
 
-static void wide_need(KernelPrinter *printer, Expr *const *root, int nroot)
+static void print_lane_needed(KernelPrinter *printer, Expr *const *root,
+                              int nroot)
 {
-    nest_walk(printer, root, nroot, wide_compute, pass);
+    compute_needed(printer, root, nroot, print_lane_value,
+                   print_lane_reductions);
 }
 
 static int is_plain(const Expr *expr)
@@ -382,42 +400,41 @@ static int is_plain(const Expr *expr)
     return k == expr->lin->nt && !expr->arg[0];
 }
 
-/* What is read of a held row, and numbers of an item that need no sum of it,
- * such as what a row's place is looked up by, or an element of it at a label,
- * are on their way before threads wait for each other. */
-static void need_early(KernelPrinter *printer, Expr **all)
+/* Issues the loads of a held row, and values of an item that depend on no sum
+ * (gathered rows, the element at a label), before the first barrier. */
+static void print_early_loads(KernelPrinter *printer, Expr **all)
 {
-    Expr **x = nest_reached(printer, all, (int)vec_len(all));
+    Expr **x = needed_values(printer, all, (int)vec_len(all));
     char *late = alloc(printer->arena, vec_len(printer->kernel->ex) + 1);
     OneHot hot;
 
     for (size_t i = 0; i < vec_len(x); i++)
-        if (x[i]->kind == Xload && wide_has(printer, x[i]) &&
+        if (x[i]->kind == Xload && varies_by_lane(printer, x[i]) &&
             !(x[i]->deps & ~printer->bound) && is_plain(x[i]))
-            wide_compute(printer, x[i]);
+            print_lane_value(printer, x[i]);
     for (size_t i = 0; i < vec_len(x); i++) {
         Expr *expr = x[i];
         const AffineExpr *affine = expr->lin;
-        late[expr->id] = expr->kind == Xred || wide_has(printer, expr) ||
+        late[expr->id] = expr->kind == Xred || varies_by_lane(printer, expr) ||
                          (expr->deps & ~printer->bound) ||
-                         nest_saved(printer, expr);
+                         finished_store(printer, expr);
         for (int k = 0; k < expr->na; k++)
             late[expr->id] |= expr->arg[k] && late[expr->arg[k]->id];
-        if (nest_one_hot(printer, expr, &hot))
+        if (is_one_hot_sum(printer, expr, &hot))
             late[expr->id] |= late[hot.at->id] || late[hot.number->id];
         for (int k = 0; affine && k < affine->nt; k++)
             late[expr->id] |= affine->term[k].var >= MAXLOOP &&
                               late[affine->term[k].var - MAXLOOP];
         if (!late[expr->id])
-            wide_compute(printer, expr);
+            print_lane_value(printer, expr);
     }
 }
 
-/* Of a stage's loops K, those that sums depend on which it needs. */
+/* The loops of K that the sums of a stage depend on. */
 static uint64_t loops_of_sums(KernelPrinter *printer, uint64_t K,
                               const LoopBody *body)
 {
-    Expr **x = nest_reached(printer, body->root, body->nroot);
+    Expr **x = needed_values(printer, body->root, body->nroot);
     uint64_t m = 0;
 
     for (size_t i = 0; i < vec_len(x); i++)
@@ -426,62 +443,63 @@ static uint64_t loops_of_sums(KernelPrinter *printer, uint64_t K,
     return m;
 }
 
-/* A stage of which the team makes the sums together: all of its threads are at
- * the same element of the loops `each`. */
-static void together(KernelPrinter *printer, uint64_t K, uint64_t each,
-                     const LoopBody *body)
+/* A stage whose sums the team computes together: all threads are at the same
+ * element of the loops `each`. */
+static void print_together(KernelPrinter *printer, uint64_t K, uint64_t each,
+                           const LoopBody *body)
 {
     Braces s[MAXLOOP];
 
-    meet_team(printer, body);
+    print_team_barrier(printer, body);
     int ns = open_loops(printer, each, body, s);
     if (K & ~each)
-        dealt(printer, K & ~each, body);
+        print_divided(printer, K & ~each, body);
     else
-        innermost(printer, body);
-    nest_leave_all(printer, s, ns);
+        print_innermost(printer, body);
+    scope_leave_all(printer, s, ns);
     printer->passes++;
 }
 
-/* What is left of a stage is its loops K. */
-static void stage(KernelPrinter *printer, uint64_t K, const LoopBody *body)
+/* K: loops of the stage that are not open. */
+static void print_stage(KernelPrinter *printer, uint64_t K,
+                        const LoopBody *body)
 {
-    int team = K && !printer->own && !printer->lane;
+    int team = K && !printer->per_thread && !printer->lane;
     uint64_t each = 0;
     Braces s[MAXLOOP];
 
     if (team && printer->kernel->form == STAGEtogether)
         each = loops_of_sums(printer, K, body);
     if (each) {
-        together(printer, K, each, body);
+        print_together(printer, K, each, body);
     } else if (team) {
-        dealt(printer, K, body);
+        print_divided(printer, K, body);
     } else {
         int ns = open_loops(printer, K, body, s);
-        innermost(printer, body);
-        nest_leave_all(printer, s, ns);
+        print_innermost(printer, body);
+        scope_leave_all(printer, s, ns);
     }
 }
 
-/* Of a row that is held, all values are made before the first is stored: what
- * is read twice can then be read once. */
-void wide_stages(KernelPrinter *printer)
+/* All values of a held row are computed before the first store, so a value that
+ * is used twice is read once. */
+void print_stages(KernelPrinter *printer)
 {
-    Expr **all = form_values(printer);
+    Expr **all = stored_values(printer);
 
     if (printer->row || printer->kept)
-        need_early(printer, all);
+        print_early_loads(printer, all);
     if (printer->row) {
         printer->kernel->held = printer->items | printer->row;
-        wide_need(printer, all, (int)vec_len(all));
+        print_lane_needed(printer, all, (int)vec_len(all));
     }
     for (size_t i = 0; i < vec_len(printer->kernel->st); i++) {
         Store *st = &printer->kernel->st[i];
         if (st->done)
             continue;
-        LoopBody b = form_stage(printer, st->loops);
-        wide_need(printer, b.root, b.nroot);
-        stage(printer, st->loops & ~printer->bound, &b);
+        LoopBody b = begin_stage(printer, st->loops);
+        print_lane_needed(printer, b.root, b.nroot);
+        print_stage(printer, st->loops & ~printer->bound, &b);
         for (int j = 0; j < b.nst; j++)
             b.st[j]->done = 1;
     }

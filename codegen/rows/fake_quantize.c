@@ -1,9 +1,9 @@
-/* fake_quantize.c: columns of experts' rows rounded to what e4m3 holds at a
- * scale of each 128 rows, from an expert's first row on. An item is a column of
- * an expert; neighbours are read beside each other. */
+/* fake_quantize.c: rounds expert rows to e4m3 with one scale per block of 128
+ * rows of a column; blocks start at the first row of each expert. An item is a
+ * column of an expert, so adjacent items read adjacent elements. */
 #include "rows.h"
 
-static void put_block(RowText *row, const Node *x, Dtype out)
+static void put_scale_block(RowText *row, const Node *x, Dtype out)
 {
     const char *ct = dtypes[compute_type(x->dt)].compute;
     const char *type = dtypes[compute_type(x->dt)].name;
@@ -15,7 +15,7 @@ static void put_block(RowText *row, const Node *x, Dtype out)
     row_line(row, "    const %s v = magnitude_%s(%s);", ct, type, v);
     row_line(row, "    a = v > a ? v : a;");
     row_line(row, "}");
-    row_line(row, "%s most = (%s)448 / a;", ct, ct);
+    row_line(row, "%s most = (%s)%d / a;", ct, ct, E4M3MAX);
     row_line(row, "most = most < (%s)3.4028234663852886e38", ct);
     row_line(row, "           ? most : (%s)3.4028234663852886e38;", ct);
     row_line(row, "const %s s = floor_pow2_%s(a == 0 ? 1 : most + (a - a));",
@@ -31,7 +31,6 @@ static void put_block(RowText *row, const Node *x, Dtype out)
 
 int fake_quantize_lower(Graph *g, Group *group, Arena *a, int gpu)
 {
-    enum { BLOCK = 128 };
     Node *n = group->node[0], *x = n->in[0], *map = n->in[1];
     const Node *t[3] = { n, x, NULL };
     MapLayout l = map_layout(g, map);
@@ -55,10 +54,11 @@ int fake_quantize_lower(Graph *g, Group *group, Arena *a, int gpu)
     row_line(&o, "for (int64_t p = lo; p < hi; p++) {");
     row_decode(&o, &columns, "p % w", "p", 2);
     row_line(&o, "const int64_t end = off[p / w + 1];");
-    row_line(&o, "for (int64_t r0 = off[p / w]; r0 < end; r0 += %d) {", BLOCK);
-    row_line(&o, "const int64_t r1 = end - r0 < %d ? end : r0 + %d;", BLOCK,
-             BLOCK);
-    put_block(&o, x, n->dt);
+    row_line(&o, "for (int64_t r0 = off[p / w]; r0 < end; r0 += %d) {",
+             SCALEBLOCK);
+    row_line(&o, "const int64_t r1 = end - r0 < %d ? end : r0 + %d;",
+             SCALEBLOCK, SCALEBLOCK);
+    put_scale_block(&o, x, n->dt);
     row_line(&o, "}");
     row_line(&o, "}");
     row_finish(&o, g, l.experts * row_count(&columns), local_elems(g, x));

@@ -1,11 +1,13 @@
-/* route.c: which rows pairs of token and expert have: keep, which drops what an
- * expert has no room for, and route, which makes the map. */
+/* route.c: expert rows of token-expert pairs. drop_to_capacity drops pairs
+ * beyond an expert's capacity; route makes the routing map; dispatch copies
+ * token rows to expert rows. */
 #include "rows.h"
 
-/* ---- keep ---------------------------------------------------------------- */
+/* ---- drop_to_capacity ----------------------------------------------------- */
 
-/* The pairs of each expert one after another in s, off[x] behind its last. */
-static void sort_by_expert(RowText *row, const RowWalks *walks)
+/* Counting sort of the pairs by expert into `sorted`; off[x] is the end of
+ * expert x. */
+static void put_sort_by_expert(RowText *row, const RowWalks *walks)
 {
     row_line(row, "int32_t *const off = work + p * (experts + 2 * n);");
     row_line(row, "int32_t *const sorted = off + experts;");
@@ -31,11 +33,11 @@ static void sort_by_expert(RowText *row, const RowWalks *walks)
     row_line(row, "}");
 }
 
-/* Weights are compared to fewer bits than they have. Equal tokens have equal
- * weights but for the order of sums, which differs between folds: the earlier
- * token stays, in all of them. */
-static void weight_of(RowText *row, const RowWalks *walks, const char *q,
-                      const char *name, Dtype dt)
+/* Declares the weight of pair q, rounded to fewer bits. Equal tokens have
+ * weights that are equal up to the order of sums, which depends on the fold;
+ * rounding makes these ties, and the earlier token is kept in every fold. */
+static void put_rounded_weight(RowText *row, const RowWalks *walks,
+                               const char *q, const char *name, Dtype dt)
 {
     const char *ct = dtypes[compute_type(dt)].compute;
 
@@ -45,8 +47,9 @@ static void weight_of(RowText *row, const RowWalks *walks, const char *q,
              text_load(row->arena, dt, strf(row->arena, "g[p2 + %s2]", name)));
 }
 
-/* Stable merge sort of s[0..len) by weight, largest first; d: as much room. */
-static void sort_by_weight(RowText *row, const RowWalks *walks, Dtype dt)
+/* Stable merge sort of s[0..len) by weight, largest first; d is a buffer of the
+ * same size. */
+static void put_sort_by_weight(RowText *row, const RowWalks *walks, Dtype dt)
 {
     row_line(row, "for (int64_t u = 1; u < len; u *= 2) {");
     row_line(row, "for (int64_t f = 0; f < len; f += 2 * u) {");
@@ -55,8 +58,8 @@ static void sort_by_weight(RowText *row, const RowWalks *walks, Dtype dt)
     row_line(row, "    for (int64_t a = f, c = f; c < end; c++) {");
     row_line(row, "        int left = a < h;");
     row_line(row, "        if (left && m < end) {");
-    weight_of(row, walks, "s[a]", "l", dt);
-    weight_of(row, walks, "s[m]", "r", dt);
+    put_rounded_weight(row, walks, "s[a]", "l", dt);
+    put_rounded_weight(row, walks, "s[m]", "r", dt);
     row_line(row, "            left = BEFORE(vl, 0, vr, 1);");
     row_line(row, "        }");
     row_line(row, "        d[c] = left ? s[a++] : s[m++];");
@@ -67,10 +70,10 @@ static void sort_by_weight(RowText *row, const RowWalks *walks, Dtype dt)
     row_line(row, "}");
 }
 
-/* For a GPU: a block an expert. It lists the expert's pairs in their order,
- * then finds the weight of which `room` are as large or larger, a bit at a
- * time; of those that have just this weight the first stay. */
-static void list_mine(RowText *row, const RowWalks *walks)
+/* GPU: one block per expert. It lists the expert's pairs in order, then finds
+ * the largest weight that at least `room` pairs reach, bit by bit. Of the pairs
+ * with exactly this weight the first are kept. */
+static void put_expert_pairs(RowText *row, const RowWalks *walks)
 {
     row_line(row, "enum { EACH = 8 };");
     row_line(row, "int before = 0, len = 0;");
@@ -104,12 +107,12 @@ static void list_mine(RowText *row, const RowWalks *walks)
     row_line(row, "__syncthreads();");
 }
 
-static void drop_least(RowText *row, const RowWalks *walks, Dtype dt)
+static void put_drop_smallest(RowText *row, const RowWalks *walks, Dtype dt)
 {
     Dtype ct = compute_type(dt);
 
     row_line(row, "const auto key = [&](int i) {");
-    weight_of(row, walks, "s[i]", "k", dt);
+    put_rounded_weight(row, walks, "s[i]", "k", dt);
     row_line(row, "    (void)k0, (void)k1;");
     row_line(row, "    return order_key(vk);");
     row_line(row, "};");
@@ -138,18 +141,18 @@ static void drop_least(RowText *row, const RowWalks *walks, Dtype dt)
     row_line(row, "}");
 }
 
-static void keep_blocks(RowText *row, const RowWalks *item,
-                        const RowWalks *pair, const Node *n)
+static void capacity_blocks(RowText *row, const RowWalks *item,
+                            const RowWalks *pair, const Node *n)
 {
     row_line(row, "const int x = (int)(blockIdx.x %% experts);");
     row_line(row, "const int64_t p = blockIdx.x / experts;");
     row_decode(row, item, "p", "p", 3);
     row_line(row, "(void)p2;");
-    list_mine(row, pair);
+    put_expert_pairs(row, pair);
     row_line(row, "if (len <= room)");
     row_line(row, "    return;");
     if (!n->at.drop_to_capacity.first) {
-        drop_least(row, pair, n->in[1]->dt);
+        put_drop_smallest(row, pair, n->in[1]->dt);
         return;
     }
     row_line(row, "for (int i = (int)room + TID; i < len; i += THREADS) {");
@@ -158,14 +161,14 @@ static void keep_blocks(RowText *row, const RowWalks *item,
     row_line(row, "}");
 }
 
-static void keep_items(RowText *row, const RowWalks *item, const RowWalks *pair,
-                       const Node *n)
+static void capacity_items(RowText *row, const RowWalks *item,
+                           const RowWalks *pair, const Node *n)
 {
     put(&row->text, "%s", row_before);
     row_line(row, "for (int64_t p = lo; p < hi; p++) {");
     row_decode(row, item, "p", "p", 3);
     row_line(row, "(void)p2;");
-    sort_by_expert(row, pair);
+    put_sort_by_expert(row, pair);
     row_line(row, "for (int64_t x = 0; x < experts; x++) {");
     row_line(row,
              "const int64_t from = x ? off[x - 1] : 0, len = off[x] - from;");
@@ -173,7 +176,7 @@ static void keep_items(RowText *row, const RowWalks *item, const RowWalks *pair,
     row_line(row, "    continue;");
     row_line(row, "int32_t *s = sorted + from, *d = s + n;");
     if (!n->at.drop_to_capacity.first)
-        sort_by_weight(row, pair, n->in[1]->dt);
+        put_sort_by_weight(row, pair, n->in[1]->dt);
     else
         row_line(row, "(void)d;");
     row_line(row, "for (int64_t i = room; i < len; i++) {");
@@ -185,16 +188,16 @@ static void keep_items(RowText *row, const RowWalks *item, const RowWalks *pair,
     put(&row->text, "#undef BEFORE\n");
 }
 
-/* Threads of a block that goes through n pairs, twice: what it waits for is
- * latency (128 experts, 131072 pairs: 106 us by 256 threads). */
-static int block_of_pairs(int64_t n)
+/* Threads of a block that scans n pairs twice. The scan is bound by latency:
+ * decisions/route-blocks.md. */
+static int pair_scan_threads(int64_t n)
 {
-    enum { MANYPAIRS = 1 << 15, MOSTTHREADS = 1024 };
+    enum { MANYPAIRS = 1 << 15, MANYTHREADS = 1024 };
 
-    return n < MANYPAIRS ? THREADMAP : MOSTTHREADS;
+    return n < MANYPAIRS ? THREADMAP : MANYTHREADS;
 }
 
-/* Of each micro-batch all tokens, in the order of the result's axes. */
+/* Per micro-batch, over all tokens in the order of the result's axes. */
 int drop_to_capacity_lower(Graph *g, Group *group, Arena *a, int gpu)
 {
     Node *n = group->node[0], *e = n->in[0], *weight = n->in[1];
@@ -215,17 +218,17 @@ int drop_to_capacity_lower(Graph *g, Group *group, Arena *a, int gpu)
              row_size(&o, pairs), row_size(&o, x),
              row_size(&o, n->at.drop_to_capacity.rows));
     if (gpu)
-        keep_blocks(&o, &item, &pair, n);
+        capacity_blocks(&o, &item, &pair, n);
     else
-        keep_items(&o, &item, &pair, n);
+        capacity_items(&o, &item, &pair, n);
     group->scratch = items * (gpu ? pairs : x + 2 * pairs) * 4;
     row_finish(&o, g, gpu ? items * x : items, items * pairs * 16);
-    return gpu ? block_of_pairs(pairs) : 0;
+    return gpu ? pair_scan_threads(pairs) : 0;
 }
 
 /* ---- route --------------------------------------------------------------- */
 
-/* Global number of this rank's first expert. */
+/* Global index of this rank's first expert. */
 static RankAffine first_expert(const Graph *g, const Node *route)
 {
     Node x = *route;
@@ -235,8 +238,8 @@ static RankAffine first_expert(const Graph *g, const Node *route)
     return local_start(g, &x, 0);
 }
 
-/* Elements of the index tensor's axes behind `top`, and top's size. */
-static void around_top(const Graph *g, const Node *route, int64_t *top,
+/* Size of the index tensor's axis `top`, and its stride in elements. */
+static void top_layout(const Graph *g, const Node *route, int64_t *top,
                        int64_t *behind)
 {
     const Node *e = route->in[0];
@@ -249,7 +252,7 @@ static void around_top(const Graph *g, const Node *route, int64_t *top,
         }
 }
 
-/* Count the pairs of each expert and sum up: where its rows begin. */
+/* Count the pairs of each expert; the prefix sum gives its first row. */
 #define COUNT_PAIRS                                  \
     "    for (int64_t p = lo; p < hi; p++) {\n"      \
     "    for (int64_t x = 0; x <= experts; x++)\n"   \
@@ -262,8 +265,8 @@ static void around_top(const Graph *g, const Node *route, int64_t *top,
     "    for (int64_t x = 0; x < experts; x++)\n"    \
     "        off[x + 1] += off[x];\n"
 
-/* Count, sum up, place in the order of pairs; the counters end one place late
- * and are moved back. */
+/* Count, prefix sum, assign rows in the order of pairs. The counters then point
+ * to the next expert's first row and are shifted back. */
 static const char route_text[] = COUNT_PAIRS
     "    for (int64_t i = 0; i < pairs; i++) {\n"
     "        const int64_t x = EXPERT(i);\n"
@@ -282,7 +285,7 @@ static const char route_text[] = COUNT_PAIRS
     "    }\n"
     "#undef EXPERT\n";
 
-/* Every expert has `each` rows, those without a pair are -1. */
+/* Every expert has `each` rows; rows without a pair are -1. */
 static const char padded_text[] =
     "    for (int64_t p = lo; p < hi; p++) {\n"
     "    for (int64_t x = 0; x <= experts; x++)\n"
@@ -303,7 +306,8 @@ static const char padded_text[] =
     "    }\n"
     "#undef EXPERT\n";
 
-/* A window of the rows, `cap` from `from` on; how many there are in all. */
+/* Keeps the window of `cap` rows that starts at row `from`; `total` gets the
+ * number of all rows. */
 static const char budget_text[] =
     COUNT_PAIRS "    *total = off[experts];\n"
                 "    for (int64_t i = 0; i < pairs; i++) {\n"
@@ -325,15 +329,13 @@ static const char budget_text[] =
                 "    }\n"
                 "#undef EXPERT\n";
 
-/* For a GPU: two launches, a block a stretch of pairs. The first counts each
- * block's pairs of each expert, the second adds up what lies before them and
- * places them in their order. WIDE experts at a time; a warp finds those of its
- * 32 pairs that are of one expert, a thread an expert adds up warps. BEGIN(x,
- * before): the first row of expert x behind the pairs of those before; rows in
- * 0 .. END(x) exist. (A block an expert that read all pairs: 75 us of 131072
- * pairs of 128 experts, 22 of 32768, one H200. A step of Qwen3's widths, 4
- * layers: 51.1 to 51.0 ms at 1/1; 474.4 at 4/4, where power decides, is not
- * less.) */
+/* GPU: two launches; each block has a range of pairs. Launch 0 counts the pairs
+ * of each expert per block. Launch 1 adds the counts of earlier blocks and
+ * assigns rows in the order of pairs. WIDE experts are processed at a time: a
+ * warp ranks its 32 pairs within their experts, and one thread per expert sums
+ * over warps. BEGIN(x, before): first row of expert x if `before` pairs belong
+ * to earlier experts. Rows 0 .. END(x) exist. CUT clamps to the capacity.
+ * decisions/route-blocks.md compares it with one block per expert. */
 static const char route_blocks[] =
     "    enum { WIDE = 256, WARPS = THREADS / 32 };\n"
     "    __shared__ int32_t many[WARPS][WIDE], next[WIDE];\n"
@@ -414,9 +416,9 @@ static const char route_blocks[] =
     "#undef PADDED\n"
     "#undef TOTAL\n";
 
-/* Where its rows begin in the stacks: behind those of the route before, by
- * whole blocks of 128. There is always room for all that this one may have:
- * where there should not be, it has too many rows. */
+/* Writes the first row of this route in the stashed stacks: after the previous
+ * route's rows, rounded up to blocks of 128. If its capacity does not fit
+ * there, `total` reports an overflow. */
 static void put_stash(RowText *row, const Graph *g, Node *n, int gpu)
 {
     MapLayout l = map_layout(g, n);
@@ -444,12 +446,12 @@ typedef struct RouteGrid {
     int threads; /* of a block */
 } RouteGrid;
 
-/* Of both launches of route_blocks. */
-static RouteGrid put_block_rules(RowText *row, const MapLayout *layout,
-                                 int budget)
+/* Defines the macros of route_blocks; returns the grid of both launches. */
+static RouteGrid put_route_macros(RowText *row, const MapLayout *layout,
+                                  int budget)
 {
     enum { BLOCKS = 128 };
-    int threads = block_of_pairs(layout->pairs);
+    int threads = pair_scan_threads(layout->pairs);
     int64_t pairs = layout->pairs, round = (int64_t)threads * BLOCKS;
     int64_t each = (pairs + round - 1) / round * threads;
     int64_t blocks = (pairs + each - 1) / each;
@@ -479,7 +481,7 @@ int route_lower(Graph *g, Group *group, Arena *a, int gpu)
     RowText o = row_begin(group, a);
     int64_t top, behind;
 
-    around_top(g, n, &top, &behind);
+    top_layout(g, n, &top, &behind);
     row_buffer(&o, "e", e, e->dt);
     row_buffer(&o, "map", n, Di32);
     row_line(
@@ -509,7 +511,7 @@ int route_lower(Graph *g, Group *group, Arena *a, int gpu)
     int plain = !l.each && !(n->at.route.budget > 0);
     RouteGrid grid = { 1, 0 };
     if (gpu)
-        grid = put_block_rules(&o, &l, n->at.route.budget > 0);
+        grid = put_route_macros(&o, &l, n->at.route.budget > 0);
     put(&o.text, "%s",
         gpu      ? route_blocks
         : plain  ? route_text
@@ -525,7 +527,8 @@ int route_lower(Graph *g, Group *group, Arena *a, int gpu)
 
 /* ---- dispatch ------------------------------------------------------------ */
 
-/* Rows of x lie in memory as its axes say, whatever they were called. */
+/* Is x stored in the order of its axes, up to renamed, split and merged
+ * axes? */
 static int is_plain(const Node *x)
 {
     while (x->op == Orename || x->op == Osplit || x->op == Omerge)
@@ -533,8 +536,8 @@ static int is_plain(const Node *x)
     return !is_view(x);
 }
 
-/* What has the rows that group dispatches, spread over top or not. Null when
- * that is not in memory. */
+/* The tensor whose rows group's dispatch n copies (without a broadcast over
+ * top), or null if it is not in memory. */
 static Node *row_source(const Group *group, const Node *n)
 {
     Node *x = n->in[0];
@@ -547,10 +550,11 @@ static Node *row_source(const Group *group, const Node *n)
     return NULL;
 }
 
-/* Is row r of n the token that pair[r] / top names, as it lies in x: token axes
- * first, in the order of the index tensor, then what n has beside rows? The
- * elements of a row, else 0. */
-static int64_t row_elems(const Graph *g, const Node *n, const Node *x)
+/* Elements of a row if row r of n equals token pair[r] / top of x as stored:
+ * token axes first, in the order of the index tensor, then the other axes of n.
+ * Else 0. */
+static int64_t dispatched_row_elems(const Graph *g, const Node *n,
+                                    const Node *x)
 {
     const Node *e = n->in[1]->in[0];
     int64_t wide = 1;
@@ -578,8 +582,8 @@ static int64_t row_elems(const Graph *g, const Node *n, const Node *x)
     return wide;
 }
 
-/* A warp a token, 16 bytes a lane, EACH of them on their way: read once,
- * written to each of its rows. */
+/* One warp per token, 16 bytes a lane, EACH loads in flight: each row is read
+ * once and written to all its expert rows. */
 static const char copy_token[] =
     "    const int64_t t = (int64_t)blockIdx.x * (THREADS / 32) + (TID >> 5);\n"
     "    if (t >= tokens)\n"
@@ -601,7 +605,8 @@ static const char copy_token[] =
     "        }\n"
     "    }\n";
 
-/* A warp a row, where rows may have no token and be zero. */
+/* One warp per expert row, for maps with rows that have no token and become
+ * zero. */
 static const char copy_row[] =
     "    const int64_t r = (int64_t)blockIdx.x * (THREADS / 32) + (TID >> 5);\n"
     "    if (r >= map[experts])\n"
@@ -611,22 +616,20 @@ static const char copy_row[] =
     "    for (int c = TID & 31; c < PIECES; c += 32)\n"
     "        y[r * PIECES + c] = at >= 0 ? from[c] : uint4 { 0, 0, 0, 0 };\n";
 
-/* A group that only dispatches rows of whole 16-byte pieces; 0: it is another,
- * nothing was done. */
 int dispatch_lower_cuda(Graph *g, Group *group, Arena *a)
 {
     Node *n = group->n == 1 ? group->node[0] : NULL;
     Node *x = n && n->op == Odispatch && group->out[0] == n
                   ? row_source(group, n)
                   : NULL;
-    int64_t bytes = x ? row_elems(g, n, x) * dtypes[n->dt].bytes : 0;
+    int64_t bytes = x ? dispatched_row_elems(g, n, x) * dtypes[n->dt].bytes : 0;
     int64_t top, behind;
 
     if (!bytes || bytes % 16)
         return 0;
     Node *map = n->in[1];
     MapLayout l = map_layout(g, map);
-    around_top(g, map, &top, &behind);
+    top_layout(g, map, &top, &behind);
     RowText o = row_begin(group, a);
     int at[3] = { add_arg(group, a, map), add_arg(group, a, x),
                   add_arg(group, a, n) };

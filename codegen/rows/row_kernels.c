@@ -1,10 +1,11 @@
-/* row_kernels.c: kernels that work along one whole axis: here topk and cumsum,
- * in route.c and scatter.c what else there is. Operands may lie in any order:
- * axes become (size, stride ...) and those that lie one inside the other
- * everywhere become one, so few texts serve all layouts. Order of additions is
- * fixed, whatever the number of threads. */
+/* row_kernels.c: kernels along one whole axis: topk and cumsum; route.c and
+ * scatter.c have the others. Operands may have any layout: axes become (size,
+ * strides), and axes that are contiguous in all tensors merge, so few texts
+ * cover all layouts. The order of additions does not depend on the number of
+ * threads. */
 #include "rows.h"
 
+/* SELECT: largest k selected by passes. GRAIN: least operations of a thread. */
 enum { SELECT = 32, GRAIN = 16384 };
 
 /* ---- axes as sizes and strides ------------------------------------------- */
@@ -83,7 +84,6 @@ void row_finish(RowText *row, const Graph *g, int64_t items, int64_t work)
         group->instr.bytes += (double)local_bytes(g, group->arg[i]);
 }
 
-/* Declare <name>0 <name>1 ..: offsets of the setting number q of the walks. */
 void row_decode(RowText *row, const RowWalks *walks, const char *q,
                 const char *name, int tensors)
 {
@@ -103,14 +103,15 @@ void row_decode(RowText *row, const RowWalks *walks, const char *q,
 
 /* ---- topk ---------------------------------------------------------------- */
 
-/* Does (x, i) stand before (y, j)? NaN last, ties to the lower index. */
+/* Does (x, i) precede (y, j)? Larger values first, NaN last, ties by the lower
+ * index. */
 const char row_before[] =
     "#define BEFORE(x, i, y, j) ((x) > (y) || ((y) != (y) && (x) == (x)) || "
     "\\\n"
     "    (((x) == (y) || ((x) != (x) && (y) != (y))) && (i) < (j)))\n";
 
-/* k passes, each for the next in order: for few results. */
-static void select_few(RowText *row, const char *ct, const char *x)
+/* k passes, one per result: for small k. */
+static void topk_passes(RowText *row, const char *ct, const char *x)
 {
     row_line(row, "%s last = 0;", ct);
     row_line(row, "int64_t li = -1;");
@@ -128,8 +129,8 @@ static void select_few(RowText *row, const char *ct, const char *x)
     row_line(row, "}");
 }
 
-/* Merge sort of all indices in the item's own work space. */
-static void sort_all(RowText *row, const char *ct, const char *x)
+/* Merge sort of all indices in the item's workspace. */
+static void topk_sort(RowText *row, const char *ct, const char *x)
 {
     row_line(row, "int32_t *s = work + p * 2 * n, *d = s + n;");
     row_line(row, "for (int64_t i = 0; i < n; i++)");
@@ -158,12 +159,12 @@ static void sort_all(RowText *row, const char *ct, const char *x)
     row_line(row, "    y[p1 + c * sy] = s[c];");
 }
 
-/* On a GPU: a warp an item; a lane holds the keys by which every 32nd value is
- * ordered, and which of them were chosen. As many rounds as results, each the
- * warp's first in order. */
+/* GPU, small k: one warp per item. Lane l has the order keys of elements l, l +
+ * 32, .. and a mask of those already taken. Each of k rounds takes the first
+ * element of the warp. */
 enum { WARPLANES = 32 };
 
-static void select_warp(RowText *row, const char *ct, const char *x)
+static void topk_warp(RowText *row, const char *ct, const char *x)
 {
     row_line(row, "enum { EACH = (N + 31) / 32 };");
     row_line(row, "const int lane = TID & 31;");
@@ -192,9 +193,9 @@ static void select_warp(RowText *row, const char *ct, const char *x)
     row_line(row, "    y[p1 + lane * sy] = mine;");
 }
 
-/* Or a block an item: a bitonic sort of all indices, in work space of a power
- * of two of them, -1 behind all others. */
-static void sort_block(RowText *row, const char *ct, const char *x)
+/* GPU, large k: one block per item. Bitonic sort of all indices in workspace
+ * padded to a power of two; padding is -1 and sorts last. */
+static void topk_block(RowText *row, const char *ct, const char *x)
 {
     row_line(row, "const auto value = [&](int64_t i) -> %s { return %s; };", ct,
              x);
@@ -223,14 +224,19 @@ static void sort_block(RowText *row, const char *ct, const char *x)
     row_line(row, "    y[p1 + c * sy] = s[c];");
 }
 
-typedef enum TopkForm { FEW, MANY, WARP, BLOCKS } TopkForm;
+typedef enum TopkForm {
+    TOPKpasses, /* host, k <= SELECT */
+    TOPKsort,
+    TOPKwarp, /* GPU: a warp per item */
+    TOPKblock /* GPU: a block per item */
+} TopkForm;
 
 static TopkForm topk_form(const Node *n, int64_t len, int gpu)
 {
     if (gpu)
-        return n->at.topk.k > SELECT || len > WARPLANES * WARPLANES ? BLOCKS
-                                                                    : WARP;
-    return n->at.topk.k > SELECT ? MANY : FEW;
+        return n->at.topk.k > SELECT || len > WARPLANES * WARPLANES ? TOPKblock
+                                                                    : TOPKwarp;
+    return n->at.topk.k > SELECT ? TOPKsort : TOPKpasses;
 }
 
 static int64_t power_of_two(int64_t n)
@@ -242,19 +248,19 @@ static int64_t power_of_two(int64_t n)
     return p;
 }
 
-/* Opens the text of an item p. */
+/* Begins the text that computes item p. */
 static void topk_item(RowText *row, TopkForm form, int64_t items, int64_t len)
 {
-    if (form == MANY || form == BLOCKS)
+    if (form == TOPKsort || form == TOPKblock)
         row_line(row, "int32_t *const work = buf[%d];", row->group->narg);
     put(&row->text, "%s", row_before);
-    if (form == WARP) {
+    if (form == TOPKwarp) {
         row_line(row, "enum { N = %ld }; (void)n;", len);
         row_line(row,
                  "const int64_t p = (int64_t)blockIdx.x * (THREADS / 32) + "
                  "(TID >> 5);");
         row_line(row, "if (p < iv[%d]) {", row_size(row, items));
-    } else if (form == BLOCKS) {
+    } else if (form == TOPKblock) {
         row_line(row, "enum { room = %ld };", power_of_two(len));
         row_line(row, "const int64_t p = blockIdx.x;");
         row_line(row, "{");
@@ -289,26 +295,26 @@ int topk_lower(Graph *g, Group *group, Arena *a, int gpu)
     row_decode(&o, &w, "p", "p", 2);
     const char *v = text_load(a, x->dt, "x[p0 + i * sx]");
     static void (*const body[])(RowText *, const char *, const char *) = {
-        [FEW] = select_few,
-        [MANY] = sort_all,
-        [WARP] = select_warp,
-        [BLOCKS] = sort_block,
+        [TOPKpasses] = topk_passes,
+        [TOPKsort] = topk_sort,
+        [TOPKwarp] = topk_warp,
+        [TOPKblock] = topk_block,
     };
     body[form](&o, ct, v);
     row_line(&o, "}");
     put(&o.text, "#undef BEFORE\n");
-    if (form == MANY || form == BLOCKS)
+    if (form == TOPKsort || form == TOPKblock)
         group->scratch =
-            items * (form == MANY ? 2 * len : power_of_two(len)) * 4;
-    row_finish(&o, g, form == WARP ? (items + 7) / 8 : items,
+            items * (form == TOPKsort ? 2 * len : power_of_two(len)) * 4;
+    row_finish(&o, g, form == TOPKwarp ? (items + 7) / 8 : items,
                items * len * (n->at.topk.k > SELECT ? 16 : n->at.topk.k));
     return gpu ? THREADMAP : 0;
 }
 
 /* ---- cumsum -------------------------------------------------------------- */
 
-static void sum_items(RowText *row, const RowWalks *walks, const char *ct,
-                      const char *x, const char *y)
+static void cumsum_items(RowText *row, const RowWalks *walks, const char *ct,
+                         const char *x, const char *y)
 {
     row_line(row, "for (int64_t p = lo; p < hi; p++) {");
     row_decode(row, walks, "p", "p", 2);
@@ -320,9 +326,9 @@ static void sum_items(RowText *row, const RowWalks *walks, const char *ct,
     row_line(row, "}");
 }
 
-/* For a GPU: a block an item, EACH values after one another a thread. */
-static void sum_blocks(RowText *row, const RowWalks *walks, const char *ct,
-                       const char *x, const char *y)
+/* GPU: one block per item; a thread sums EACH consecutive values. */
+static void cumsum_blocks(RowText *row, const RowWalks *walks, const char *ct,
+                          const char *x, const char *y)
 {
     row_line(row, "enum { EACH = 8 };");
     row_line(row, "const int64_t p = blockIdx.x;");
@@ -349,7 +355,7 @@ static void sum_blocks(RowText *row, const RowWalks *walks, const char *ct,
     row_line(row, "}");
 }
 
-enum { LONGSUM = 512 }; /* worth a block */
+enum { LONGSUM = 512 }; /* elements worth a block */
 
 int cumsum_lower(Graph *g, Group *group, Arena *a, int gpu)
 {
@@ -370,9 +376,9 @@ int cumsum_lower(Graph *g, Group *group, Arena *a, int gpu)
              row_size(&o, len),
              row_size(&o, local_stride(g, x, n->at.cumsum.axis)),
              row_size(&o, local_stride(g, n, n->at.cumsum.axis)));
-    (blocks ? sum_blocks : sum_items)(&o, &w, dtypes[n->dt].compute,
-                                      text_load(a, x->dt, "x[p0 + i * sx]"),
-                                      text_save(a, n->dt, "s"));
+    (blocks ? cumsum_blocks : cumsum_items)(
+        &o, &w, dtypes[n->dt].compute, text_load(a, x->dt, "x[p0 + i * sx]"),
+        text_save(a, n->dt, "s"));
     row_finish(&o, g, row_count(&w), row_count(&w) * len);
     return blocks ? THREADMAP : 0;
 }

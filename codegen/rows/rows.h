@@ -1,11 +1,12 @@
-/* rows.h: kernels along one whole axis. */
+/* rows.h: kernels that work along one whole axis: topk, cumsum,
+ * drop_to_capacity, route, scatter_add, fake_quantize. */
 #ifndef PLEAT_ROWS_H
 #define PLEAT_ROWS_H
 
 #include "../text/text.h"
 
-/* For a host or a GPU; there: the threads of a block that an item is, 0: an
- * item is a thread. */
+/* Generators for hosts (gpu 0) and GPUs (gpu 1). They return the threads of a
+ * block that computes one item; 0: one thread computes an item. */
 int topk_lower(Graph *g, Group *group, Arena *a, int gpu);
 int cumsum_lower(Graph *g, Group *group, Arena *a, int gpu);
 int drop_to_capacity_lower(Graph *g, Group *group, Arena *a, int gpu);
@@ -13,11 +14,14 @@ int route_lower(Graph *g, Group *group, Arena *a, int gpu);
 int scatter_lower(Graph *g, Group *group, Arena *a, int gpu);
 int fake_quantize_lower(Graph *g, Group *group, Arena *a, int gpu);
 void zero_lower(Graph *g, Group *group, Arena *a);
-void copy_lower(Graph *g, Group *group, Arena *a); /* offload, reload */
-/* 1: the group is a dispatch of whole rows, and lowered; 0: nothing done. */
+/* Device-to-host and host-to-device copies of offload. */
+void copy_lower(Graph *g, Group *group, Arena *a);
+/* Lowers a group that only dispatches whole rows (16-byte pieces) and returns
+ * 1; returns 0 and changes nothing for other groups. */
 int dispatch_lower_cuda(Graph *g, Group *group, Arena *a);
 
-/* Axes of up to three tensors, from the outermost: size, strides. */
+/* Loops over axes shared by up to three tensors, outermost first: size, and
+ * stride in each tensor (elements; 0: the tensor lacks the axis). */
 typedef struct RowWalk {
     int64_t n, s[3];
 } RowWalk;
@@ -31,19 +35,23 @@ typedef struct RowText {
     Text text;
 } RowText;
 
-/* One more: axis d of `of`, with its strides in t. */
+/* Appends axis d of `of`, with its strides in t; adjacent axes merge where
+ * their strides allow it in all tensors. */
 void row_walk(const Graph *g, RowWalks *walks, const Node *of, int d,
               const Node *const t[3]);
 int64_t row_count(const RowWalks *walks);
 RowText row_begin(Group *group, Arena *a);
 void row_line(RowText *row, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-int row_size(RowText *row, int64_t v); /* its index in iv */
+/* Adds a size to the kernel's words; returns its index in iv. */
+int row_size(RowText *row, int64_t v);
 void row_buffer(RowText *row, const char *name, Node *n, Dtype dt);
 void row_finish(RowText *row, const Graph *g, int64_t items, int64_t work);
-/* Declare <name>0 <name>1 ..: offsets of the setting number q of the walks. */
+/* Declares <name>0, <name>1 ..: offsets in the tensors at element number q of
+ * the walks. */
 void row_decode(RowText *row, const RowWalks *walks, const char *q,
                 const char *name, int tensors);
-extern const char row_before[]; /* #define BEFORE(x, i, y, j): see topk */
+/* #define BEFORE(x, i, y, j): the order of topk */
+extern const char row_before[];
 
 #endif

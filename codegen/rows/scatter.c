@@ -1,17 +1,19 @@
-/* scatter.c: scatter_add, out[.. x ..] = the sum of what has index x, added in
- * the order of the indices. */
+/* scatter.c: scatter_add, out[.. x ..] = sum of the values whose index is x,
+ * added in the order of the indices. */
 #include "rows.h"
 
-enum { COLUMNS = 64 };
+enum { COLUMNS = 64 }; /* of an item on hosts */
 
 typedef struct Scatter {
-    RowWalks item, in, sum; /* offsets of out, values, indices */
-    int64_t width;          /* of the contiguous axis, cut into blocks */
-    int64_t sv;             /* its stride in the values */
+    RowWalks item, in, sum; /* offsets in out, values, indices */
+    /* of the contiguous axis, which is cut into blocks of COLUMNS */
+    int64_t width;
+    int64_t sv; /* stride of that axis in the values */
 } Scatter;
 
-/* out[.. x ..] = sum of v where e = x: axes of out are items, but for the last
- * that e lacks, which is cut into blocks; axes that out lacks are summed. */
+/* out[.. x ..] = sum of v where e = x. The axes of out are items, except the
+ * last one that e lacks: it is cut into blocks. Axes that out lacks are
+ * summed. */
 static Scatter scatter_axes(const Graph *g, const Node *n, const Node *out)
 {
     const Node *v = n->in[0], *e = n->in[1], *t[3] = { out, v, e };
@@ -37,8 +39,9 @@ static Scatter scatter_axes(const Graph *g, const Node *n, const Node *out)
     return s;
 }
 
-/* x: the local place that index q names; two: of an axis in two pieces. */
-static void put_place(RowText *row, int two)
+/* Declares x, the local index of the global index q. two: the axis has two
+ * zigzag pieces on each rank. */
+static void put_local_index(RowText *row, int two)
 {
     row_line(row, two ? "int64_t x = (int64_t)e[p2 + q2] - first;"
                       : "const int64_t x = (int64_t)e[p2 + q2] - first;");
@@ -54,7 +57,7 @@ static void scatter_text(RowText *row, const Node *n, const Node *out,
                          const Scatter *scatter, int adds, int two)
 {
     Dtype dt = out->dt;
-    int wide = dt == Dbf16; /* sums in fp32 work space */
+    int wide = dt == Dbf16; /* sums in fp32 workspace */
     const char *to = wide ? "work[x * 64 + l]" : "y[p0 + x * sx + l]";
 
     row_line(row, "for (int64_t p = lo; p < hi; p++) {");
@@ -73,7 +76,7 @@ static void scatter_text(RowText *row, const Node *n, const Node *out,
     }
     row_line(row, "for (int64_t q = 0; q < many; q++) {");
     row_decode(row, &scatter->sum, "q", "q", 3);
-    put_place(row, two);
+    put_local_index(row, two);
     row_line(row, "if ((uint64_t)x >= (uint64_t)n)");
     row_line(row, "    continue;");
     put(&row->text, "#pragma GCC ivdep\n");
@@ -90,18 +93,17 @@ static void scatter_text(RowText *row, const Node *n, const Node *out,
     row_line(row, "}");
 }
 
-/* For a GPU: a block has every parts-th place, and 256 columns of the
- * contiguous axis, or several times as many: each block looks at all indices,
- * so no more than keep the chip busy. Places that are met often may have
- * neighbouring numbers, as frequent tokens do, so a block's own do not; and
- * one that is met most often is the work of many blocks, a few columns each
- * (8192 bytes of text in 32000 places of 4096, H200: 0.40 ms, 14.1 with
- * ranges of places). It looks at 256 indices at a time and lists those of its
- * own places in their order; when they are many, or at the end, a thread adds
- * up its columns of them, AHEAD of them on their way: what is met twice goes
- * on from what it was made the first time. Sums of bf16 are made in work
- * space that lies as the result. */
-enum { BLOCKS = 1024 };
+/* GPU kernel. Each block owns every parts-th index x and 256 columns of the
+ * contiguous axis, or a multiple of 256: every block scans all indices, so
+ * there are no more blocks than keep the GPU busy. Frequent indices (common
+ * tokens) are often adjacent, so the indices of one block are interleaved; one
+ * very frequent index is divided over blocks by columns
+ * (decisions/scatter-blocks.md). A block scans 256 indices at a time and
+ * appends its own to a list in order. When the list is full, or at the end,
+ * each thread adds its columns with AHEAD loads in flight; a repeated index
+ * continues from the earlier sum. bf16 results are summed in fp32 workspace of
+ * the same layout. */
+enum { SCATTERBLOCKS = 1024 }; /* most thread blocks of a launch */
 
 static void put_hits(RowText *row, const Scatter *scatter, int two)
 {
@@ -111,7 +113,7 @@ static void put_hits(RowText *row, const Scatter *scatter, int two)
     row_line(row, "if (q < many) {");
     row_decode(row, &scatter->sum, "q", "q", 3);
     row_line(row, "(void)q0;");
-    put_place(row, two);
+    put_local_index(row, two);
     row_line(row, "hit = (uint64_t)x < (uint64_t)n && x %% parts == part;");
     row_line(row, "to_x = x * sx, to_v = q1;");
     row_line(row, "}");
@@ -124,7 +126,8 @@ static void put_hits(RowText *row, const Scatter *scatter, int two)
     row_line(row, "__syncthreads();");
 }
 
-/* Of the block: a thread keeps its own, so nobody else reads what it adds. */
+/* Loop over the columns of the block. A column belongs to one thread, so sums
+ * need no barrier. */
 static void put_columns(RowText *row)
 {
     row_line(row, "for (int64_t l = l0; l < width; l += nb * THREADS)");
@@ -202,10 +205,10 @@ int scatter_lower(Graph *g, Group *group, Arena *a, int gpu)
     RowText o = row_begin(group, a);
     int64_t wide = gpu ? THREADMAP : COLUMNS;
     int64_t nb = (s.width + wide - 1) / wide, len = local_n(g, out, at);
-    while (gpu && nb > 1 && row_count(&s.item) * nb > BLOCKS)
+    while (gpu && nb > 1 && row_count(&s.item) * nb > SCATTERBLOCKS)
         nb = (nb + 1) / 2;
     int64_t items = row_count(&s.item) * nb;
-    int64_t parts = gpu ? (BLOCKS + items - 1) / items : 1;
+    int64_t parts = gpu ? (SCATTERBLOCKS + items - 1) / items : 1;
     if (parts > len)
         parts = len;
     Piece p[MAXPIECE];
@@ -235,7 +238,7 @@ int scatter_lower(Graph *g, Group *group, Arena *a, int gpu)
         group->scratch =
             gpu ? local_elems(g, out) * 4 : items * len * COLUMNS * 4;
     row_finish(&o, g, items * parts, items * wide * (len + row_count(&s.sum)));
-    if (adds) /* touches only the rows that are added to */
+    if (adds) /* reads and writes only rows with an index */
         group->instr.bytes =
             (double)(local_bytes(g, n->in[0]) + local_bytes(g, n->in[1]) +
                      2 * local_elems(g, n->in[0]) * dtypes[out->dt].bytes);

@@ -245,9 +245,7 @@ MapLayout map_layout(const Graph *g, const Node *route)
 
 int64_t row_blocks(int64_t cap, int64_t experts)
 {
-    enum { BLOCK = 128 };
-
-    return (cap + (BLOCK - 1) * experts) / BLOCK;
+    return (cap + (SCALEBLOCK - 1) * experts) / SCALEBLOCK;
 }
 
 double rows_of_expert(const Graph *g, const Node *route)

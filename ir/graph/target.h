@@ -56,7 +56,9 @@ typedef struct Group {
                                      it sees it; null: as the buffers' nodes */
 } Group;
 
-enum { MOSTROUNDED = 2, ROUNDEDCOLUMNS = 128 };
+/* SCALEBLOCK: rows and columns that share a quantization scale. E4M3MAX: the
+ * largest e4m3. MOSTROUNDED: values that one kernel quantizes. */
+enum { SCALEBLOCK = 128, E4M3MAX = 448, MOSTROUNDED = 2 };
 
 /* Is it a gmm_wgrad that updates with its result, which then is not stored?
  * Members: the product, its accumulator, perhaps sum_sq, the update, whose

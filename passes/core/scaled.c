@@ -61,14 +61,16 @@ static const Axis *cut_last(const Graph *g, const Node *n, const Node *d,
             continue;
         if (at < 0)
             beside *= local_n(g, x, i);
-        else if (cut || block_size(d, at) != 128)
+        else if (cut || block_size(d, at) != SCALEBLOCK)
             return NULL;
         else
             cut = a;
     }
     if (!cut)
         return NULL;
-    return beside == 1 || local_n(g, x, dim_of(x, cut)) % 128 == 0 ? cut : NULL;
+    return beside == 1 || local_n(g, x, dim_of(x, cut)) % SCALEBLOCK == 0
+               ? cut
+               : NULL;
 }
 
 /* Each axis that is made is of one operand, and blocks are those of rows and

@@ -522,7 +522,7 @@ static Node *staged(Graph *g, Node *n, Axis **keep, int nk)
 /* Of blocks of columns first, by the kernel that rounds such. */
 static Node *of_blocks(Graph *g, Node *n)
 {
-    Node *x = cut_axis(g, n, n_axes(n)->v[0], ROUNDEDCOLUMNS);
+    Node *x = cut_axis(g, n, n_axes(n)->v[0], SCALEBLOCK);
 
     return staged(g, of_cut(g, n, x), &x->at.split.into.v[0], 1);
 }

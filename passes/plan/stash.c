@@ -28,7 +28,7 @@
  * of two parts (I, W) those of rows. */
 #include "plan.h"
 
-enum { BLOCKROWS = 128, KEPT = 1, OTHER = 2 };
+enum { KEPT = 1, OTHER = 2 };
 
 /* ---- the graph ----------------------------------------------------------- */
 
@@ -66,8 +66,8 @@ static int64_t rows_of_stacks(const Graph *g, Node *const *route)
         most = fmax(most, (double)l.cap);
     }
     double all = opts_num(g->opts, "route.stash") * expected + more +
-                 BLOCKROWS * (double)vec_len(route);
-    int64_t rows = (int64_t)ceil(fmax(all, most) / BLOCKROWS) * BLOCKROWS;
+                 SCALEBLOCK * (double)vec_len(route);
+    int64_t rows = (int64_t)ceil(fmax(all, most) / SCALEBLOCK) * SCALEBLOCK;
     return rows < room && rows <= INT32_MAX ? rows : 0;
 }
 

@@ -372,7 +372,7 @@ static int read_by_maps(const Graph *g, const Node *n)
 static double column_bytes(const Graph *g, int tokens, int map, double columns)
 {
     enum { WIDE = 2 };
-    int whole = pass_target(g)->rounds && fmod(columns, ROUNDEDCOLUMNS) == 0;
+    int whole = pass_target(g)->rounds && fmod(columns, SCALEBLOCK) == 0;
 
     return tokens ? 1 - WIDE : map && whole ? 1 - 2 * WIDE : 1;
 }

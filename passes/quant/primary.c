@@ -31,8 +31,6 @@
 #include "../../ir/settings/keys.h"
 #include "placement.h"
 
-enum { BLOCK = 128 };
-
 /* ---- a weight and its blocks --------------------------------------------- */
 
 static int is_primary(const Param *param)
@@ -77,7 +75,7 @@ static struct amax_attrs blocks_of(Graph *g, const Param *param)
     if (axes_cut(SCALEsquare, NULL, &x, cut) != 2)
         die("%s has no blocks", param->path);
     for (int i = 0; i < 2; i++)
-        count[i] = axis_of_blocks(g, cut[i], BLOCK);
+        count[i] = axis_of_blocks(g, cut[i], SCALEBLOCK);
     return (struct amax_attrs){ SCALEsquare, g_axes(g, cut, 2),
                                 g_axes(g, count, 2) };
 }
@@ -99,9 +97,10 @@ static void declare_scales(Graph *g, const Param *param)
                   .loc = param->loc };
     for (int d = 0; d < p->nd; d++) {
         int at = axes_at(&blocks.axes, param->dim[d].a);
-        p->dim[d] = at < 0 ? param->dim[d]
-                           : (Dim){ blocks.blocks.v[at],
-                                    (param->dim[d].n + BLOCK - 1) / BLOCK };
+        p->dim[d] =
+            at < 0 ? param->dim[d]
+                   : (Dim){ blocks.blocks.v[at],
+                            (param->dim[d].n + SCALEBLOCK - 1) / SCALEBLOCK };
     }
     vec_push(g->arena, g->param, p);
 }
@@ -174,7 +173,7 @@ static int is_cut_inside(Graph *g, const Param *param)
             if (sh[t].k == S && sh[t].a == param->dim[d].a)
                 parts *= g->mesh->atom[t].size;
         if (parts > 1 && axes_at(&blocks.axes, param->dim[d].a) >= 0 &&
-            param->dim[d].n % (parts * BLOCK))
+            param->dim[d].n % (parts * SCALEBLOCK))
             return 1;
     }
     return 0;
@@ -319,7 +318,7 @@ static Node *largest(const TrainStep *step, const Param *param, Node *x)
 /* Of blocks of which these are the largest. */
 static Node *scale_of_blocks(TrainStep *step, Node *amax)
 {
-    return post_op2(step, Opow2_scale, amax, post_num(step, 448));
+    return post_op2(step, Opow2_scale, amax, post_num(step, E4M3MAX));
 }
 
 /* What 1 stands for in them. */
@@ -502,7 +501,7 @@ static void watch_weight(const Placement *placement, const Param *param,
 
     a->at.amax = blocks;
     before_step(infer(g, a), scope);
-    Node *most = g_const(g, param->loc, Df32, 448);
+    Node *most = g_const(g, param->loc, Df32, E4M3MAX);
     Node *s = g_ew(g, Opow2_scale, param->loc, a, most, NULL);
     before_step(s, scope);
     Node *n = g_node(g, Oquantize, param->loc, 2, (Node *[]){ x, s });

@@ -61,7 +61,7 @@ void scaled_products(Graph *g);
 /* By id: is it a sum of rows that is made of what a kernel reads to make what
  * it rounds in blocks of rows? */
 char *rounded_sums(Graph *g);
-/* Is m a sum over blocks of ROUNDEDCOLUMNS of what lies as x does? */
+/* Is m a sum over blocks of SCALEBLOCK of what lies as x does? */
 int is_sum_of_blocks(const Node *m, const Node *x);
 
 #endif

@@ -98,6 +98,6 @@ int is_sum_of_blocks(const Node *m, const Node *x)
         s->nd != x->nd + 1 || !lies_as(s->in[0], x))
         return 0;
     const Dim last = s->dim[s->nd - 1];
-    return last.n == ROUNDEDCOLUMNS && n_axes(m)->v[0] == last.a &&
+    return last.n == SCALEBLOCK && n_axes(m)->v[0] == last.a &&
            s->at.split.axis == x->dim[x->nd - 1].a;
 }

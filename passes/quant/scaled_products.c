@@ -52,7 +52,7 @@ static Node *rounded(const Node *q)
     Node *x = q->in[0];
     const Node *s = q->in[1], *most = s->op == Opow2_scale ? s->in[0] : NULL;
     if (!most || most->op != Oamax || most->in[0] != x ||
-        !constant_is(s->in[1], 448))
+        !constant_is(s->in[1], E4M3MAX))
         return NULL;
     const Axes *cut = &q->at.quantize.axes;
     int same = most->at.amax.layout == q->at.quantize.layout;
@@ -182,7 +182,7 @@ static int is_square(const Graph *g, const Node *x, const Axes *cut)
     for (; columns *= local_n(g, x, at), axes_at(cut, x->dim[at - 1].a) < 0;)
         at--;
     return columns % 8 == 0 && local_n(g, x, at - 1) % 8 == 0 &&
-           (columns == last || last % 128 == 0);
+           (columns == last || last % SCALEBLOCK == 0);
 }
 
 /* What makes numbers and scales of such blocks of a weight, as q is; null. */
@@ -321,7 +321,8 @@ static Node *columns_part(Graph *g, Node *blocks, int i)
         g_axis(g, strf(g->arena, "row'blocks%lld", (long long)places));
     Axis *row = g_axis(g, "row'by128");
     Node like = { .nd = i == 2 ? 3 : 2,
-                  .dim = { { block, places }, x->dim[1], { row, 128 } } };
+                  .dim = {
+                      { block, places }, x->dim[1], { row, SCALEBLOCK } } };
     Node *p = new_part(g, blocks, i, i == 2 ? De4m3 : Df32, &like);
 
     Shard sh[MAXATOM];
