@@ -1,7 +1,7 @@
 /* targets.c: the targets, one row each. */
 #include "codegen.h"
 
-/* ---- fusion into loop kernels --------------------------------------------- */
+/* ---- fusion into loop kernels -------------------------------------------- */
 
 static int loops_can_compute(const Graph *g, const Node *n)
 {

@@ -7,8 +7,8 @@
 
 /* BLOCKS: thread blocks of a launch, few because compute kernels run at the
  * same time. SENT, SUMMED: pieces of 16 bytes in flight per thread, for
- * sendrows and for the sums of returnrows (over all ranks). LEASTPART, MOSTPART: pieces
- * of a part in a ring; shorter rows are moved by teams of threads. */
+ * sendrows and for the sums of returnrows (over all ranks). LEASTPART,
+ * MOSTPART: pieces of a part in a ring; teams of threads move shorter rows. */
 enum {
     BLOCKS = 16,
     WARP = 32,

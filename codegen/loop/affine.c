@@ -119,7 +119,7 @@ void product_define(SizePool *pool, const Axis *a, int64_t n,
     pool->size[id].def = product;
 }
 
-/* ---- affine expressions --------------------------------------------------- */
+/* ---- affine expressions -------------------------------------------------- */
 
 static int product_order(const SizeProduct *x, const SizeProduct *y)
 {

@@ -7,7 +7,7 @@
  *     x[b][s][h] + y[b][s][h]    b s h   ->   bsh */
 #include "loop.h"
 
-/* ---- index expressions in use --------------------------------------------- */
+/* ---- index expressions in use -------------------------------------------- */
 
 static void mark_expr(LoopKernel *kernel, Expr *expr);
 
@@ -293,7 +293,7 @@ static void cut_all(LoopKernel *kernel)
         ex_unify(kernel);
 }
 
-/* ---- remaining digits ----------------------------------------------------- */
+/* ---- remaining digits ---------------------------------------------------- */
 
 static int divide_term(LoopKernel *kernel, const Term *term)
 {

@@ -425,7 +425,7 @@ Expr *kernel_value(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard)
     }
 }
 
-/* ---- stores --------------------------------------------------------------- */
+/* ---- stores -------------------------------------------------------------- */
 
 static Expr *accumulated_value(LoopKernel *kernel, Node *n, const Index *ix,
                                Expr *expr)

@@ -26,7 +26,7 @@ void loop_lower_cuda(Graph *g, Group *group, Arena *a);
  * usual. Sums run over 128 columns. */
 void loop_lower_tiles(Graph *g, Group *group, Arena *a, const LoopTile *tile);
 
-/* ---- affine.c: sizes and affine index expressions ------------------------- */
+/* ---- affine.c: sizes and affine index expressions ------------------------ */
 
 /* A product of sizes. Sizes are identified by axis, so common factors of two
  * strides are found without their values, and the text depends on structure
@@ -95,7 +95,7 @@ const AffineExpr *affine_digit(SizePool *pool, const AffineExpr *affine,
                                const SizeProduct *(*extent)(void *ctx, int var),
                                void *ctx);
 
-/* ---- loop.c: nodes to expressions over loops ------------------------------ */
+/* ---- loop.c: nodes to expressions over loops ----------------------------- */
 
 typedef enum ExprKind {
     Xload, /* buf[lin], or 0 where guard arg[0] is false */
@@ -175,11 +175,10 @@ typedef struct Store {
     int stage;
     /* stored by a flattened pass: the thread of an element is unknown */
     int flat;
-    int seen; /* visible to all threads of the team */
-    uint64_t
-        unsynced; /* passes not separated from it by a barrier, a bit each */
-    int held;     /* 1 + index of the tile value it stores; 0: none */
-    int unstored; /* stored in the tile only */
+    int seen;          /* visible to all threads of the team */
+    uint64_t unsynced; /* passes since the barrier before it, a bit each */
+    int held;          /* 1 + index of the tile value it stores; 0: none */
+    int unstored;      /* stored in the tile only */
 } Store;
 
 typedef struct LoopKernel {
@@ -211,7 +210,7 @@ typedef struct Index {
 Expr *kernel_value(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard);
 const SizeProduct *kernel_axis_size(LoopKernel *kernel, const Node *n, int d);
 
-/* move.c. move_value returns null if n is not a view or move. */
+/* move.c. Null: n is not a view or move. */
 Expr *move_value(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard);
 /* The index of operand a at index ix of n; axes are matched by name. */
 Index by_axis(LoopKernel *kernel, const Node *a, const Node *n,
@@ -220,8 +219,7 @@ Index by_axis(LoopKernel *kernel, const Node *a, const Node *n,
 const AffineExpr *global_at(LoopKernel *kernel, const Node *n, int d,
                             const AffineExpr *affine);
 
-/* expr.c: constructors of interned expressions. Booleans are integers 0 and
- * 1. */
+/* expr.c: constructors of interned expressions. Booleans are 0 and 1. */
 Expr *ex_make(LoopKernel *kernel, Expr *expr);
 Expr *ex_scalar(LoopKernel *kernel, Dtype dt, const ScalarExpr *of, int raw,
                 int na, Expr *const *arg);
@@ -242,22 +240,19 @@ Expr *ex_rounded(LoopKernel *kernel, Dtype dt, Expr *expr); /* round to dt */
 Expr *ex_unrounded(Dtype dt, Expr *expr);
 Expr *ex_select(LoopKernel *kernel, Expr *guard, Expr *yes, Expr *no);
 Expr *ex_both(LoopKernel *kernel, Expr *x, Expr *y); /* x and y, null: true */
-Expr *ex_within(LoopKernel *kernel, const AffineExpr *affine,
-                RankAffine n); /* 0 <= affine < n */
-const AffineExpr *ex_index(LoopKernel *kernel,
-                           Expr *expr); /* an integer as a variable */
-uint64_t affine_loops(const LoopKernel *kernel,
-                      const AffineExpr *affine); /* loops it depends on */
+/* 0 <= affine < n; an integer as a variable; the loops of an expression. */
+Expr *ex_within(LoopKernel *kernel, const AffineExpr *affine, RankAffine n);
+const AffineExpr *ex_index(LoopKernel *kernel, Expr *expr);
+uint64_t affine_loops(const LoopKernel *kernel, const AffineExpr *affine);
 /* Merges expressions that became equal when loops were cut. */
 void ex_unify(LoopKernel *kernel);
-void canonicalize_loops(
-    LoopKernel *kernel); /* canonicalize.c: cuts and merges loops */
-void print_kernel(
-    LoopKernel *kernel); /* loop_schedule.c: fills instr and text */
-/* inplace.c: fills the group's inplace pairs */
+/* canonicalize.c: cuts and merges loops. loop_schedule.c: fills instr and text.
+ * inplace.c: fills the group's inplace pairs. */
+void canonicalize_loops(LoopKernel *kernel);
+void print_kernel(LoopKernel *kernel);
 void find_inplace(LoopKernel *kernel);
 
-/* ---- loop_print.c value_print.c needed_values.c: text of a loop kernel ---- */
+/* ---- loop_print.c value_print.c needed_values.c: text of a loop kernel --- */
 
 #define BIT(loop) (1ull << (loop))
 /* Host kernels: lanes of a reduction, elements of an array over v. */
@@ -284,16 +279,14 @@ typedef struct KernelPrinter {
     int team;     /* threads of an item, */
     /* in this many blocks of a cluster; cluster reductions printed */
     int blocks, folds;
-    int passes; /* passes printed */
-    uint64_t
-        unsynced; /* passes since the last barrier of the team, a bit each */
-    int streams;  /* results of a row are stored in the pass that reads it */
+    int passes;        /* passes printed */
+    uint64_t unsynced; /* passes since the team's last barrier, a bit each */
+    int streams; /* results of a row are stored in the pass that reads it */
     /* the load that is kept in shared memory between passes, */
     const Expr *kept;
-    int64_t keep;      /* its elements per block, */
-    int fills, filled; /* stored there by this pass, by an earlier pass */
-    int per_thread,
-        flat; /* the open loops belong to one thread; they are flattened */
+    int64_t keep;         /* its elements per block, */
+    int fills, filled;    /* stored there by this pass, by an earlier pass */
+    int per_thread, flat; /* the open loops are one thread's; are flattened */
     /* online softmax: the running maximum and the rescaled sum */
     Expr *online_max, *online_sum;
     const char *condition; /* condition of threads that have elements */
@@ -326,9 +319,9 @@ typedef struct Braces {
     uint64_t bound;
 } Braces;
 
-/* value_print.c: text of values. value_name: a computed value. value_text: the
- * expression that computes it. affine_text, element_text, load_text,
- * operand_text: indices, elements in memory, converted operands. */
+/* value_print.c: text of values. value_name: a computed value. expr_text: the
+ * expression that computes it. affine_text, element_text, element_load,
+ * converted_operand: indices, elements in memory, converted operands. */
 const char *value_name(KernelPrinter *printer, Expr *expr);
 const char *expr_text(KernelPrinter *printer, Expr *expr);
 /* Name of the exp function that expr calls. */
@@ -339,11 +332,10 @@ const char *element_text(KernelPrinter *printer, Node *buf,
 const char *element_load(KernelPrinter *printer, Node *buf,
                          const AffineExpr *at);
 const char *converted_operand(KernelPrinter *printer, const Expr *expr, int i);
-const char *
-reduction_identity(const Expr *expr); /* identity of the reduction */
+const char *reduction_identity(const Expr *expr);
 /* The value that a store rounds to its type. */
 Expr *value_to_store(const Store *store);
-int is_inline(const Expr *expr);
+int is_inline(const Expr *expr); /* needs no local: a number, key or index */
 /* A sum that adds a number at one element of a row and 0 elsewhere, as the
  * label does in the gradient of a cross entropy: base + (at == index ? number :
  * 0); index is that of the contiguous loop. */
@@ -372,12 +364,13 @@ void store_while_reducing(KernelPrinter *printer, uint64_t K, LoopBody *body);
 
 void kernel_line(KernelPrinter *printer, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-int size_arg(KernelPrinter *printer,
-             const SizeProduct *product);               /* index in iv */
-const char *loop_end(KernelPrinter *printer, int loop); /* where a loop ends */
-Braces scope_enter(KernelPrinter *printer,
-                   uint64_t loops); /* after a line that ends in "{" */
-Braces scope_open_loop(KernelPrinter *printer, int u); /* all of loop u */
+/* Index of a size in iv; the end of a loop as C text. */
+int size_arg(KernelPrinter *printer, const SizeProduct *product);
+const char *loop_end(KernelPrinter *printer, int loop);
+/* scope_enter: opens `loops`, after a line that ends in "{". scope_open_loop:
+ * prints the loop u over its whole extent and opens it. */
+Braces scope_enter(KernelPrinter *printer, uint64_t loops);
+Braces scope_open_loop(KernelPrinter *printer, int u);
 void scope_leave(KernelPrinter *printer, Braces s);
 void scope_leave_all(KernelPrinter *printer, const Braces *out, int ns);
 /* reduction_body: the body that accumulates r. body_add_store: adds a store.
@@ -396,32 +389,34 @@ void compute_needed(KernelPrinter *printer, Expr *const *root, int nroot,
 void print_needed(KernelPrinter *printer, Expr *const *root, int nroot);
 void print_store(KernelPrinter *printer, Store *store);
 void print_body(KernelPrinter *printer, const LoopBody *body, const char *lane);
+/* Loop u around the body: from `from` to `to`, the whole extent, and elements
+ * v<u> .. w<u>. */
 void print_plain_loop(KernelPrinter *printer, int u, const LoopBody *body,
                       const char *from, const char *to);
-void print_inner_loop(KernelPrinter *printer, int u,
-                      const LoopBody *body); /* all of loop u */
-void print_block_loop(KernelPrinter *printer, int u,
-                      const LoopBody *body); /* elements v<u> .. w<u> */
+void print_inner_loop(KernelPrinter *printer, int u, const LoopBody *body);
+void print_block_loop(KernelPrinter *printer, int u, const LoopBody *body);
 /* Opens all loops of K but the last. Returns the last; `out` gets the ns
  * scopes. */
 int open_outer_loops(KernelPrinter *printer, uint64_t K, const LoopBody *body,
                      Braces *out, int *ns);
 
-/* ---- loop_items.c, loop_schedule.c; GPU: map_gpu.c tile_gpu.c transpose_gpu.c lanes_gpu.c vectorize_gpu.c  */
+/* ---- loop_items.c loop_schedule.c and *_gpu.c: kernels as a whole -------- */
 
-Expr **stored_values(KernelPrinter *printer); /* of all stores */
+/* The values of all stores. */
+Expr **stored_values(KernelPrinter *printer);
+/* Stride of a loop in an expression; null: the loop is not in it. */
 const SizeProduct *affine_stride(const AffineExpr *affine, int loop);
-int item_loops(KernelPrinter *printer, uint64_t m,
-               int *u); /* loops, ragged one first */
+/* Fills u with the loops m, ragged one first; returns their number. */
+int item_loops(KernelPrinter *printer, uint64_t m, int *u);
+/* Product of the extents of loops u[from..to). */
 const SizeProduct *loop_product(KernelPrinter *printer, const int *u, int from,
                                 int to);
 /* Prints the index variables of loops u[0..k) from their flat index q. */
 void print_loop_indices(KernelPrinter *printer, const int *u, int k,
                         const char *q);
 double loop_elements(KernelPrinter *printer, uint64_t loops);
-LoopBody begin_stage(KernelPrinter *printer,
-                     /* the unfinished stores over these loops */
-                     uint64_t loops);
+/* Starts a stage: the body with the unfinished stores over `loops`. */
+LoopBody begin_stage(KernelPrinter *printer, uint64_t loops);
 /* Prints the kernel for a GPU and sets the launch's items (blocks) and threads.
  * whole: the contiguous loop is one of the items'. */
 void map_to_gpu(KernelPrinter *printer, Expr *const *red, int whole);
@@ -431,21 +426,21 @@ void print_tiles(KernelPrinter *printer);
 void tile_store(KernelPrinter *printer, const Store *store, const Expr *val);
 /* Prints the kernel if it is a transpose and returns 1; else returns 0. */
 int print_transpose(KernelPrinter *printer);
-/* lanes for loop u: 1, 2, 4 or 8 */
+/* Lanes for loop u: 1, 2, 4 or 8. */
 int lane_width(KernelPrinter *printer, int u);
-/* Opens lanes: `width` elements of loop u; x >= 0: for each element of loop
- * x. */
+/* Opens lanes: `width` elements of loop u, for each element of loop x if
+ * x >= 0. */
 void lanes_open(KernelPrinter *printer, int u, int width, int x);
 int lane_count(const KernelPrinter *printer); /* open lanes */
-int varies_by_lane(const KernelPrinter *printer,
-                   const Expr *expr); /* varies over lanes */
-/* prefix of a line for each lane */
+int varies_by_lane(const KernelPrinter *printer, const Expr *expr);
+/* Prefix of a line that is executed for each lane. */
 const char *lanes_prefix(KernelPrinter *printer);
-uint64_t pass_bit(const KernelPrinter *printer); /* bit of the current pass */
-void print_lane_value(KernelPrinter *printer, Expr *expr); /* not a reduction */
+uint64_t pass_bit(const KernelPrinter *printer); /* of the current pass */
+/* Computes a value, not a reduction; stores a value; on all lanes. */
+void print_lane_value(KernelPrinter *printer, Expr *expr);
 void print_lane_store(KernelPrinter *printer, Store *store);
-int64_t team_vectors(KernelPrinter *printer,
-                     uint64_t K);          /* vectors that a team divides */
-void print_stages(KernelPrinter *printer); /* remaining stores of an item */
+/* Vectors over loops K that a team divides among its threads. */
+int64_t team_vectors(KernelPrinter *printer, uint64_t K);
+void print_stages(KernelPrinter *printer); /* the remaining stores of an item */
 
 #endif

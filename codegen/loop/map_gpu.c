@@ -6,10 +6,11 @@
  *                      Long sums into few columns: the threads of a block form
  *                      groups, and each group sums a share of the rows.
  *   a square a thread  a transpose (transpose_gpu.c)
- *   a team an item     rows. A team is 1 to 32 threads (several teams a block), a
- *                      block, or all blocks of a cluster. A row that fits into
- *                      the team's registers is held there, so memory is read
- *                      once; else the team divides each pass over the row.
+ *   a team an item     rows. A team is 1 to 32 threads (several teams a block),
+ *                      a block, or all blocks of a cluster. A row that fits
+ *                      into the team's registers is held there, so memory is
+ *                      read once; else the team divides each pass over the
+ *                      row.
  *
  * The mapping depends on sizes only, so results do not depend on the GPU. */
 #include "loop.h"
@@ -60,7 +61,7 @@ static int power_of_two(int64_t x, int most)
     return p;
 }
 
-/* ---- a thread an item ----------------------------------------------------- */
+/* ---- a thread an item ---------------------------------------------------- */
 
 /* The loop that groups of threads divide: the longest that all sums run over,
  * if sums are long, threads are few and no sum is nested; else -1. */
@@ -177,7 +178,7 @@ static void map_to_threads(KernelPrinter *printer, Expr *const *red)
     scope_leave(printer, s);
 }
 
-/* ---- a team an item ------------------------------------------------------- */
+/* ---- a team an item ------------------------------------------------------ */
 
 /* The loops of a row: those that results have inside an item; if there are
  * none, those of a sum over v. */

@@ -338,7 +338,7 @@ static Expr *shift_value(LoopKernel *kernel, Node *n, const Index *ix,
     return kernel_value(kernel, n->in[0], &jx, guard);
 }
 
-/* ---- local and global indices --------------------------------------------- */
+/* ---- local and global indices -------------------------------------------- */
 
 /* affine plus `first` below index `half`, plus `second` from there on. */
 static const AffineExpr *add_by_half(LoopKernel *kernel,
@@ -423,7 +423,7 @@ static Expr *shard_slice_value(LoopKernel *kernel, Node *n, const Index *ix,
     return kernel_value(kernel, a, &jx, guard);
 }
 
-/* ---- expert rows ---------------------------------------------------------- */
+/* ---- expert rows --------------------------------------------------------- */
 
 static int is_top_slot(const Node *route, const Dim *d)
 {

@@ -8,7 +8,7 @@ int is_inline(const Expr *expr)
            expr->kind == Xlin;
 }
 
-/* ---- one-hot sums --------------------------------------------------------- */
+/* ---- one-hot sums -------------------------------------------------------- */
 
 static int is_op(const Expr *expr, Op op)
 {
@@ -52,7 +52,7 @@ int is_one_hot_sum(const KernelPrinter *printer, const Expr *expr, OneHot *hot)
     return 0;
 }
 
-/* ---- needed values -------------------------------------------------------- */
+/* ---- needed values ------------------------------------------------------- */
 
 static int is_cheap(const Expr *expr)
 {

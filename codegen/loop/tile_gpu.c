@@ -116,7 +116,7 @@ static void put_place(KernelPrinter *printer, const Node *map)
     kernel_line(printer, "if (place.rows == 0) return;");
 }
 
-/* ---- values of a line ----------------------------------------------------- */
+/* ---- values of a line ---------------------------------------------------- */
 
 static int is_read_by(const Expr *x, const Expr *expr)
 {

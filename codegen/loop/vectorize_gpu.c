@@ -135,7 +135,7 @@ static void declare_reduction(KernelPrinter *printer, Expr *expr)
     expr->array = wide;
 }
 
-/* ---- loops divided among a team ------------------------------------------- */
+/* ---- loops divided among a team ------------------------------------------ */
 
 typedef struct LoopSplit {
     int loop[MAXLOOP], k, flat;

@@ -3,7 +3,7 @@
  * token rows to expert rows. */
 #include "rows.h"
 
-/* ---- drop_to_capacity ----------------------------------------------------- */
+/* ---- drop_to_capacity ---------------------------------------------------- */
 
 /* Counting sort of the pairs by expert into `sorted`; off[x] is the end of
  * expert x. */

@@ -217,7 +217,7 @@ void put_scalar(Text *out, const ScalarExpr *scalar, const ScalarNames *names)
     put_level(out, scalar, names, 1);
 }
 
-/* ---- integers that depend on the rank ------------------------------------- */
+/* ---- integers that depend on the rank ------------------------------------ */
 
 RankAffine aff_add(RankAffine x, RankAffine y)
 {

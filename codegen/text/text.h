@@ -7,7 +7,7 @@
 
 #include "../../ir/graph/graph.h"
 
-/* ---- text.c --------------------------------------------------------------- */
+/* ---- text.c -------------------------------------------------------------- */
 
 /* Each function returns the index by which the text names the argument.
  * add_arg: index in buf[] of n's buffer; a buffer that is already an argument
@@ -59,7 +59,7 @@ const char *text_save(Arena *a, Dtype dt, const char *x);
 const char *text_quotients(Arena *a, const char *q, int n, const char *x,
                            const char *y);
 
-/* ---- launch_grid.c: parameters and grid of GPU kernels -------------------- */
+/* ---- launch_grid.c: parameters and grid of GPU kernels ------------------- */
 
 /* Multiprocessors of an H100 or H200 (SXM), the most of any Hopper GPU. Grids
  * that are divided by this number are correct on every GPU. */
@@ -75,7 +75,7 @@ void cuda_set_launch(Group *group, Arena *a, Launch l);
 
 enum { THREADMAP = 256 }; /* threads of a block that computes one item */
 
-/* ---- embedded files ------------------------------------------------------- */
+/* ---- embedded files ------------------------------------------------------ */
 
 extern const char host_pre[];
 extern const char cuda_pre[];
