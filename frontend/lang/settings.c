@@ -22,8 +22,8 @@ static void check_pattern(const Graph *g, const char *key, const char *pattern)
         did_you_mean(pattern, names, n));
 }
 
-/* An update or a metric is of a step: of data it may have statistics. Marks
- * lead from it to what it reads. */
+/* An update or a metric is of a step: of data, or of a dropout's mask, it may
+ * have statistics. Marks lead from it to what it reads. */
 static void statistics_only(Graph *g)
 {
     for (size_t i = 0; i < vec_len(g->node); i++)
@@ -35,8 +35,10 @@ static void statistics_only(Graph *g)
         if (!n->mark || g_over_batch(g, n))
             continue;
         const Node *user = g->node[n->mark - 1];
-        if (!n->nin && g_is_data(g, n)) {
-            note(n->loc, "'%s' is defined here", n_name(n));
+        int drops = n->op == Odropout;
+        if (drops || (!n->nin && g_is_data(g, n))) {
+            note(n->loc, "'%s' differs between micro-batches",
+                 drops ? "dropout" : n_name(n));
             err(user->loc,
                 "%s: the value depends on data other than through a reduction "
                 "over 'batch'",

@@ -172,6 +172,7 @@ static const char *threshold(Gen *g, Attn *a)
 {
     GDim d = a->score.dim[below(g, a->score.nd)];
     Tens *t = chance(g, 30) ? pick(g, REAL, fits_score, a) : NULL;
+    a->score.data |= t && t->data;
     const char *x = t                  ? tame(g, t, 1)
                     : declarable(g, d) ? param_of(g, d, "normal(0.5)")
                                        : scalar(g, "normal(0.5)");
@@ -306,6 +307,7 @@ static int attention(Gen *g)
         declare(g, a.key.a, a.key.n);
     Tens *s = scores_of(g, &a, k);
     v->uses++;
+    like.data |= a.score.data;
     drop_dim(&like, dim_at(&like, a.key.a));
     like.most = v->most;
     if (chance(g, 85))

@@ -163,7 +163,8 @@ static GDim other_axis(Gen *g, const Moe *m, GDim not )
 
     for (int tries = 0; tries < 30; tries++) {
         d = some_axis(g, 1);
-        if (dim_at(m->x, d.a) < 0 && d.a != m->expert.a && d.a != not .a)
+        if (dim_at(m->x, d.a) < 0 && d.a != m->expert.a && d.a != not .a &&
+            d.a != m->top.a)
             return d;
     }
     d = new_axis(g, "o", 2 + below(g, 4));

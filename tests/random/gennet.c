@@ -28,15 +28,14 @@ static void to_sum(Gen *g, const Tens *t, void *ctx)
         put(&sum->s, "0.5 * %s", x);
 }
 
-/* A function of x; its text, which says what it reads. */
-static const char *layer(Gen *g, const char *name, Tens like, int64_t n)
+/* A function of x. */
+static void layer(Gen *g, const char *name, Tens like, int64_t n)
 {
-    size_t from = vec_len(g->t), begin;
+    size_t from = vec_len(g->t);
     const char *indent = g->indent;
     Sum sum = { { .arena = g->a }, like };
 
     line(g, "local function %s(x)", name);
-    begin = g->body.len;
     g->indent = strf(g->a, "%s  ", indent);
     like.most = 3;
     Tens *x = add_tensor(g, "x", &like, "");
@@ -47,11 +46,9 @@ static const char *layer(Gen *g, const char *name, Tens like, int64_t n)
     each_open(g, from, to_sum, &sum);
     line(g, "return %s", sum.s.s);
     g->indent = indent;
-    const char *text = strf(g->a, "%s", g->body.s + begin);
     line(g, "end");
     if (g->t)
         ((VecHead *)(void *)g->t)[-1].len = from;
-    return text;
 }
 
 static Tens hidden_shape(Gen *g)
@@ -73,15 +70,12 @@ static Tens hidden_shape(Gen *g)
 /* Layers follow each other, each with parameters of its own. */
 static Tens *layers(Gen *g, Tens *x, Tens like)
 {
-    int64_t n = 1 + below(g, 3), kinds = 1 + chance(g, 30);
-    const char *text[2] = { "", "" };
+    int64_t n = 1 + below(g, 3), kinds = n > 1 ? 1 + chance(g, 30) : 1;
 
     for (int k = 0; k < kinds; k++)
-        text[k] = layer(g, strf(g->a, "layer%d", k), like, 1 + below(g, 5));
-    const char *all = strf(g->a, "%s %s %s", x->name, text[0], text[1]);
+        layer(g, strf(g->a, "layer%d", k), like, 1 + below(g, 5));
     x->uses++;
     x = emit(g, &like, "%s", x->name);
-    x->text = all;
     if (chance(g, 50)) {
         line(g, "for i = 0, %lld do", (long long)n - 1);
         line(g, "  %s = scope(\"layers.\" .. i, %s, %s)", x->name,

@@ -346,23 +346,44 @@ static int is_small(const Tens *t, const void *with)
     return !t->of && t->nd <= 2 && t->most > 0;
 }
 
-static int embedded(Gen *g)
+/* A table whose rows e may choose. */
+static int is_table(const Tens *t, const void *with)
 {
-    Tens *e = pick(g, INTEGER, is_small, NULL), w = { 0 }, like;
-    GDim d = some_axis(g, 1), rows = some_axis(g, 2);
+    const Tens *e = with;
 
-    if (!e || dim_at(e, d.a) >= 0 || dim_at(e, rows.a) >= 0 || rows.a == d.a)
-        return 0;
-    add_dim(&w, rows);
-    add_dim(&w, d);
+    return t->nd == 2 && !t->data && dim_at(e, t->dim[0].a) < 0 &&
+           dim_at(e, t->dim[1].a) < 0;
+}
+
+static Tens *new_table(Gen *g, const Tens *e)
+{
+    Tens w = real(1);
+
+    add_dim(&w, some_axis(g, 2));
+    add_dim(&w, some_axis(g, 1));
+    if (w.dim[0].a == w.dim[1].a || !is_table(&w, e))
+        return NULL;
     Tens *table = make_param(g, &w, NULL);
     table->uses++;
+    return table;
+}
+
+/* Half of the tables are read elsewhere too. */
+static int embedded(Gen *g)
+{
+    Tens *e = pick(g, INTEGER, is_small, NULL), *table, like;
+
+    if (!e)
+        return 0;
+    table = chance(g, 50) ? pick(g, REAL, is_table, e) : new_table(g, e);
+    if (!table)
+        return 0;
     like = *e;
     like.kind = REAL;
-    like.most = 2.5;
-    add_dim(&like, d);
-    emit(g, &like, "embed(mod(abs(%s), %lld), %s)", e->name, (long long)rows.n,
-         table->name);
+    like.most = table->most;
+    add_dim(&like, table->dim[1]);
+    emit(g, &like, "embed(mod(abs(%s), %lld), %s)", e->name,
+         (long long)table->dim[0].n, table->name);
     return 1;
 }
 

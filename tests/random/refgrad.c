@@ -38,8 +38,8 @@ static double slope(const Val *x, double a, double y)
     case Olog: return 1 / a;
     case Osqrt: return 0.5 / y;
     case Orsqrt: return -0.5 * y * y * y;
-    case Osigmoid: return s * (1 - s);
-    case Osilu: return s + a * s * (1 - s);
+    case Osigmoid: return s * sigmoid(-a);
+    case Osilu: return s + a * s * sigmoid(-a);
     case Ogelu: return slope_gelu(a);
     case Orelu: return a > 0;
     case Otanh: return 1 - y * y;
