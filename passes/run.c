@@ -2,7 +2,6 @@
  * run through the rows of passes.def, checked after the last of each level
  * (with PLEAT_CHECK=1, as tests have it, after each), then made into groups,
  * scheduled, and emitted into one plan. */
-#include "../ir/settings/keys.h"
 #include "passes.h"
 
 /* ---- the program's graph ------------------------------------------------- */

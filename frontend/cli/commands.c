@@ -1,6 +1,7 @@
 /* commands.c: what check, compile, run, eval, show and generate do. A model
  * file is traced, and compiled, in a process of its own; a plan comes back as
  * text. */
+#include "../../ir/settings/keys.h"
 #include "../frontend.h"
 
 /* ---- files --------------------------------------------------------------- */

@@ -4,7 +4,6 @@
  * split the backward, both of the first). What units keep that long is known
  * from short plans (KeptBytes); what lives in one call is there once. A
  * fallback has all of its backward in I. */
-#include "../../ir/settings/keys.h"
 #include "search.h"
 
 /* Micro-batches of one chunk, at the same moment of a stage. */

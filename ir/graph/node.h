@@ -48,23 +48,9 @@ typedef struct Axes {
 typedef enum RandomKind { RANDnormal, RANDuniform, NRANDOM } RandomKind;
 extern const char *const randomkinds[NRANDOM];
 
-/* A struct an op, slice_attrs and so on, and the union of all. */
-#define ATTR(ctype, type, name, use) ctype name;
-#define OP(name, cls, operands, attrs, special, grad, lower) \
-    __extension__ struct name##_attrs {                      \
-        attrs                                                \
-    };
-#include "ops.def"
-#undef OP
-#undef ATTR
-#define const constant /* a member cannot be called const */
-typedef union Attrs {
-#define OP(name, cls, operands, attrs, special, grad, lower) \
-    struct name##_attrs name;
-#include "ops.def"
-#undef OP
-} Attrs;
-#undef const
+/* struct <op>_attrs of each op and union Attrs of all, which the build expands
+ * from op_attrs.in. */
+#include "op_attrs.h"
 
 /* ---- graphs -------------------------------------------------------------- */
 

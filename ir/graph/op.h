@@ -6,11 +6,9 @@
 
 typedef enum Op {
     NOP = -1,
-#define OP(name, cls, operands, attrs, special, grad, lower) O##name,
-#include "ops.def"
-#undef OP
-    NNAMED,     /* from here on: ops of functions.def, up to op_count */
-#ifdef FUNCTION /* tests name them */
+#include "op_names.h" /* O<op> of each row; the build expands op_names.in */
+    NNAMED,           /* from here on: ops of functions.def, up to op_count */
+#ifdef FUNCTION       /* tests name them */
     BEFORE_FUNCTIONS = NNAMED - 1,
 #include "functions.def"
     NALLOPS

@@ -1,9 +1,9 @@
 /* kinds.c: what the kinds of keys.def allow. Whoever sets a key, its value is
  * checked by the row of its kind here, whether or not anything uses it; what
  * one key asks of another is opts_check's, when all are set. */
+#include "settings.h"
 #include <errno.h>
 #include <unistd.h>
-#include "keys.h"
 
 enum { LONGKEY = 64, MAXWORDS = 16, BESTOF = 8 };
 

@@ -49,6 +49,10 @@ const char *opts_paths(Arena *a, const char *key, const char *value, PathFn *fn,
 /* In keys.def's order, then axes: the i-th key that was set; 0: none. */
 int opts_each(const Opts *opts, int i, const char **key, const char **value);
 void opts_copy(Opts *to, const Opts *from); /* all that were set */
+/* "0:1,0.5:0.2,1:0": its value at t, between points on a line; NaN: it is no
+ * such list of points from 0 to 1, of values that are at least 0. */
+double opts_curve(const char *s, double t);
+Dtype opts_dtype(const Opts *opts); /* of real values, by precision.policy */
 /* The key that is meant by a name of other programs ("--learning-rate"), or by
  * one without its table; null: none. */
 const char *key_meant(const char *typed);

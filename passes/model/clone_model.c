@@ -1,7 +1,6 @@
 /* clone_model.c: what clones are expected to take, by route.assume: the plan of
  * clone_plan.c for the rows that each expert is expected to have, in numbers.
  * Of rows of a rank, in equal shares. */
-#include "../../ir/settings/keys.h"
 #include "model.h"
 
 typedef struct Expected {

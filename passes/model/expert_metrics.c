@@ -8,7 +8,6 @@
  *     expert_entropy  -sum(load ln load) / ln(experts); 1: all equally often
  *
  * and of the model the largest expert_load of its layers. */
-#include "../../ir/settings/keys.h"
 #include "model.h"
 
 static int has_metric(const Graph *g, const Scope *scope, const char *name)

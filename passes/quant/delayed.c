@@ -12,7 +12,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "../../ir/settings/keys.h"
 #include "quant.h"
 
 typedef struct History {

@@ -1,6 +1,5 @@
 /* idle_keys.c: keys of precision{} that change nothing in the step as it was
  * placed, a row each with what it needs. */
-#include "../../ir/settings/keys.h"
 #include "placement.h"
 
 typedef struct Need {

@@ -17,7 +17,6 @@
  * From here on every node is rounded to its dtype wherever it is made: what
  * later passes keep, make again or fuse changes no value but by the order of a
  * sum, which follows from what its kernel reads. */
-#include "../../ir/settings/keys.h"
 #include "placement.h"
 
 typedef struct Policy {

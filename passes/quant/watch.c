@@ -13,7 +13,6 @@
  * that ZeRO-3 gathers for each product counts as often as any other. */
 #include <float.h>
 
-#include "../../ir/settings/keys.h"
 #include "quant.h"
 
 typedef enum StatKind {

@@ -1,6 +1,7 @@
 /* blendtool.c: `data blend` says what a blend will give a run: documents,
  * tokens and samples of each part, how many are drawn and how often each comes.
  */
+#include "../../ir/settings/keys.h"
 #include "data.h"
 
 typedef struct Tool {

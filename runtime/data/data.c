@@ -4,6 +4,7 @@
  * the second share of data.train's documents. */
 #include <math.h>
 
+#include "../../ir/settings/keys.h"
 #include "data.h"
 
 struct Data {

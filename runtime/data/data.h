@@ -2,9 +2,10 @@
 #ifndef PLEAT_DATA_H
 #define PLEAT_DATA_H
 
-#include "../../ir/settings/keys.h"
 #include "../exec/exec.h"
 #include "../tokenizer/tokenizer.h"
+
+/* A format is a word of data.format: FORMATauto .. of keys.h. */
 
 /* ---- tokens.c npy.c indexed.c sniff.c: files of tokens ------------------- */
 
@@ -25,9 +26,9 @@ typedef enum Elem {
  * the sequences of a Megatron index; any other file is one. */
 typedef struct Tokens {
     const char *path;
-    enum data_format format; /* not FORMATauto */
-    const char *packed;      /* its compression; null: none */
-    const char *field;       /* of rows with several */
+    int format;         /* not FORMATauto */
+    const char *packed; /* its compression; null: none */
+    const char *field;  /* of rows with several */
     const uint8_t *map, *data;
     int64_t size; /* of the file, bytes */
     Elem e;
@@ -64,7 +65,7 @@ typedef struct ArrowRows ArrowRows;
 typedef struct ParquetRows ParquetRows;
 typedef struct TextRows {
     Arena *mem;
-    enum data_format format;
+    int format;
     ArrowRows *arrow;
     ParquetRows *parquet;
     TextStream *in;
@@ -80,7 +81,7 @@ typedef struct TextRows {
     const char *why;
     int64_t number; /* of the row, or the line where it begins, from 1 */
 } TextRows;
-const char *rows_open(TextRows *rows, const char *path, enum data_format format,
+const char *rows_open(TextRows *rows, const char *path, int format,
                       const char *column);
 const char *rows_next(TextRows *rows, size_t *n);
 const char *rows_close(TextRows *rows);
@@ -150,15 +151,15 @@ void values_close(PageValues *values);
 const char *sniff(Arena *a, Tokens *tokens, int64_t vocab);
 
 /* Is it of texts, which become tokens? The others hold tokens. */
-int format_is_text(enum data_format format);
+int format_is_text(int format);
 /* Of a file its format, packed, size and foreign; FORMATauto: by content. Null,
  * or what is wrong with the file ("is cut off"). It is closed. */
-const char *tokens_kind(Arena *a, const char *path, enum data_format format,
-                        int64_t vocab, Tokens *kind);
+const char *tokens_kind(Arena *a, const char *path, int format, int64_t vocab,
+                        Tokens *kind);
 /* FORMATauto: by content. field: of texts; null: "text". Null, or what is wrong
  * with the file, which is then closed. */
-const char *tokens_open(Arena *a, const char *path, enum data_format format,
-                        int64_t vocab, const char *field, Tokens *tokens);
+const char *tokens_open(Arena *a, const char *path, int format, int64_t vocab,
+                        const char *field, Tokens *tokens);
 void tokens_close(Tokens *tokens);
 double tokens_at(const Tokens *tokens, int64_t i);
 /* n of them from at; what is no i32 becomes negative. */
@@ -248,7 +249,7 @@ typedef struct Corpus { /* a dataset */
 
 typedef struct SampleWant {
     const char *key, *spec;
-    enum data_format format;
+    int format;
     const Loc *loc;
     const Plan *plan;   /* its inputs may be arrays; or null */
     int64_t seq, vocab; /* vocab: 0: not known */
@@ -323,10 +324,10 @@ typedef struct TextCount {
 /* The documents of n files (a .jsonl's lines, else a file) to prefix.bin and
  * prefix.idx; err() with file and line. */
 TextCount tokenize(const TextArgs *args, const char *const *path, int n,
-                   enum data_format format, const char *prefix);
+                   int format, const char *prefix);
 /* The .bin that holds a text's tokens, made once and kept in cache_folder(). */
 const char *tokenized(Arena *mem, const TextArgs *args, const char *path,
-                      enum data_format format);
+                      int format);
 /* datatool.c: `data tokenize` and its kin; the exit status. */
 int data_command(int n, char **word, const Opts *opts, const char *out);
 int blend_command(int n, char **word, const Opts *opts, const char *out);

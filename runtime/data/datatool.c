@@ -1,5 +1,6 @@
 /* datatool.c: `data tokenize` makes tokens of texts; `data inspect` says what a
  * file of tokens or texts holds, and shows its beginning. */
+#include "../../ir/settings/keys.h"
 #include "data.h"
 
 enum { SHOWN = 16, SAMPLE = 400 }; /* tokens and bytes of a sample */

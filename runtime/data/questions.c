@@ -5,6 +5,7 @@
 #include <ctype.h>
 #include <utf8proc.h>
 
+#include "../../ir/settings/keys.h"
 #include "data.h"
 
 /* ---- texts as Python changes them ---------------------------------------- */

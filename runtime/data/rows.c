@@ -1,6 +1,7 @@
 /* rows.c: the documents of a file of texts, one after another: values of JSON
  * (lines, an array, or several values in any white space), records of csv and
  * tsv, rows of tables (arrow.c, parquet.c), or one text. */
+#include "../../ir/settings/keys.h"
 #include "data.h"
 
 /* ---- characters ---------------------------------------------------------- */
@@ -286,7 +287,7 @@ const char *no_column(Arena *a, const char *column, const Text *names)
                 names->s ? names->s : "nothing");
 }
 
-const char *rows_open(TextRows *rows, const char *path, enum data_format format,
+const char *rows_open(TextRows *rows, const char *path, int format,
                       const char *column)
 {
     *rows = (TextRows){ .mem = arena_new(), .format = format, .line = 1 };

@@ -13,6 +13,7 @@
 #include <ctype.h>
 #include <glob.h>
 
+#include "../../ir/settings/keys.h"
 #include "data.h"
 
 /* Elements of one sample of an input: all axes but micro and batch. */
@@ -65,7 +66,7 @@ static void add_file(const Samples *samples, Corpus *corpus, const char *path,
     const char *from = path;
     const char *why =
         tokens_kind(samples->mem, path, want->format, want->vocab, &kind);
-    enum data_format format = kind.format;
+    int format = kind.format;
 
     if (!why && want->text && format_is_text(format)) {
         from = tokenized(samples->mem, want->text, path, format);
@@ -213,8 +214,7 @@ static void leave_out(const Samples *samples, FolderFile *file)
     for (int i = 0; i <= FORMATnanogpt; i++)
         most = bytes[i] > bytes[most] ? i : most;
     for (size_t i = 0; i < vec_len(file); i++)
-        file[i].out |= file[i].kind.format &&
-                       file[i].kind.format != (enum data_format)most;
+        file[i].out |= file[i].kind.format && file[i].kind.format != (int)most;
 }
 
 static const char *names_out(const Samples *samples, const FolderFile *file)

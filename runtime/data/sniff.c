@@ -3,6 +3,7 @@
  * and the vocabulary tells their width where only one is possible. */
 #include <ctype.h>
 
+#include "../../ir/settings/keys.h"
 #include "data.h"
 
 enum { SAMPLE = 1 << 16 };
@@ -14,8 +15,8 @@ enum { LOOK = 1 << 24 }; /* tokens whose values are compared */
 typedef struct FileMark {
     const char *bytes;
     size_t n, at;
-    enum data_format format; /* FORMATauto: refused */
-    const char *name, *way;  /* way out; null: none */
+    int format;             /* FORMATauto: refused */
+    const char *name, *way; /* way out; null: none */
 } FileMark;
 
 #define MARK(bytes) bytes, sizeof bytes - 1
@@ -154,8 +155,7 @@ static int is_table(const char *s, size_t n, char separator)
 }
 
 /* The format of a text, by data.format if it might be a table. */
-static const char *text_format(Arena *a, const char *s, size_t n,
-                               enum data_format *format)
+static const char *text_format(Arena *a, const char *s, size_t n, int *format)
 {
     int comma = is_table(s, n, ',');
 

@@ -10,6 +10,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "../../ir/settings/keys.h"
 #include "data.h"
 
 enum { EACH = 4 << 20 }; /* bytes of text for each thread */
@@ -26,7 +27,7 @@ typedef struct Doc {
 typedef struct Batch {
     const TextArgs *a;
     const char *path;
-    enum data_format format;
+    int format;
     Bytes text; /* of the batch */
     Doc *doc;
     int64_t ndoc, cap;
@@ -207,7 +208,7 @@ static void read_docs(Batch *batch)
 }
 
 TextCount tokenize(const TextArgs *args, const char *const *path, int n,
-                   enum data_format format, const char *prefix)
+                   int format, const char *prefix)
 {
     Batch b = { .a = args,
                 .out = binidx_create(prefix, args->t->vocab),
@@ -265,7 +266,7 @@ TextArgs text_args(const Opts *opts)
 
 /* All that the tokens depend on; of the text its name, size and time. */
 static char *cache_prefix(Arena *mem, const TextArgs *args, const char *path,
-                          enum data_format format)
+                          int format)
 {
     char full[PATH_MAX];
     struct stat st = { 0 };
@@ -283,7 +284,7 @@ static char *cache_prefix(Arena *mem, const TextArgs *args, const char *path,
 }
 
 const char *tokenized(Arena *mem, const TextArgs *args, const char *path,
-                      enum data_format format)
+                      int format)
 {
     char *prefix = cache_prefix(mem, args, path, format);
     char *bin = strf(mem, "%s.bin", prefix);

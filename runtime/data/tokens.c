@@ -12,6 +12,7 @@
  *   npy       an array: npy.c */
 #include <math.h>
 
+#include "../../ir/settings/keys.h"
 #include "data.h"
 
 double tokens_at(const Tokens *tokens, int64_t i)
@@ -158,13 +159,13 @@ static const char *(*const openers[])(Arena *a, Tokens *t) = {
     [FORMATnpy] = npy_read,
 };
 
-int format_is_text(enum data_format format)
+int format_is_text(int format)
 {
     return openers[format] == texts_read || format == FORMATtext ||
            format == FORMATbytes;
 }
 
-static const char *map_file(Arena *a, const char *path, enum data_format format,
+static const char *map_file(Arena *a, const char *path, int format,
                             int64_t vocab, Tokens *tokens)
 {
     *tokens =
@@ -177,8 +178,8 @@ static const char *map_file(Arena *a, const char *path, enum data_format format,
     return why;
 }
 
-const char *tokens_kind(Arena *a, const char *path, enum data_format format,
-                        int64_t vocab, Tokens *kind)
+const char *tokens_kind(Arena *a, const char *path, int format, int64_t vocab,
+                        Tokens *kind)
 {
     const char *why = map_file(a, path, format, vocab, kind);
 
@@ -186,8 +187,8 @@ const char *tokens_kind(Arena *a, const char *path, enum data_format format,
     return why;
 }
 
-const char *tokens_open(Arena *a, const char *path, enum data_format format,
-                        int64_t vocab, const char *field, Tokens *tokens)
+const char *tokens_open(Arena *a, const char *path, int format, int64_t vocab,
+                        const char *field, Tokens *tokens)
 {
     const char *why = map_file(a, path, format, vocab, tokens);
 

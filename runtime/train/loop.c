@@ -8,6 +8,7 @@
  * good. A step that overflowed changed nothing either, but its batch must be
  * run again before the next. The one that is in flight when this is noticed has
  * seen on the GPU that it did, and changed nothing: it runs once more too. */
+#include "../../ir/settings/keys.h"
 #include "run.h"
 
 enum { MAXBAD = 3, MAXCOUNTED = 1 << 26 };

@@ -3,6 +3,7 @@
  * share of lr - min_lr that is left. Formulas as Megatron-Core has them
  * (optimizer_param_scheduler), with `decay` as a share of the steps where it
  * counts them. The batch: Megatron's rampup-batch-size. */
+#include "../../ir/settings/keys.h"
 #include "train.h"
 
 typedef struct ScheduleTime { /* of a run, in steps */

@@ -4,6 +4,7 @@
  * under a number, config.1.lua, plan.1. */
 #include <sys/file.h>
 
+#include "../../ir/settings/keys.h"
 #include "train.h"
 
 enum { MAXSHOWN = 32 }; /* ranks on the screen */

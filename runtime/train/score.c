@@ -5,6 +5,7 @@
  *   acc       the ending of the largest sum is the right one
  *   acc_norm  ... of the largest sum divided by the ending's characters
  *   +-        the standard error, sqrt(p (1 - p) / (n - 1))               */
+#include "../../ir/settings/keys.h"
 #include "forward.h"
 
 typedef struct ScoreRow { /* tokens [from, n) are predicted by those before */
@@ -113,7 +114,7 @@ static void add_texts(ScoreJob *job, const Plan *p, int64_t seq)
 {
     TextArgs a = job->text;
     const char *path = job->args->perplexity;
-    enum data_format format = opts_data_format(p->opts);
+    int format = opts_data_format(p->opts);
     Tokens tokens;
     const char *why = tokens_kind(forever, path, format, a.t->vocab, &tokens);
 

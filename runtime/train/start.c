@@ -3,6 +3,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "../../ir/settings/keys.h"
 #include "run.h"
 
 /* ---- the folder --------------------------------------------------------- */

@@ -11,6 +11,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "../../ir/settings/keys.h"
 #include "readers.h"
 #include "../unit/tinyplan.h"
 

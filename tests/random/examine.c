@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "want.h"
-#include "../../ir/settings/keys.h"
 #include "../unit/share.h"
 
 enum { CPUSECONDS = 20, ALLSECONDS = 200 };

@@ -9,13 +9,14 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "../../ir/settings/keys.h"
 #include "../../runtime/runtime.h"
 
 #define FILES "tests/data/files/"
 enum { N = 100, VOCAB = 16, WIDE = 100000 };
 
 /* The vocabulary is large where that tells the width of tokens. */
-static Tokens opened(const char *path, enum data_format format)
+static Tokens opened(const char *path, int format)
 {
     Tokens t;
     int64_t vocab = ends_with(path, "wide.bin") ? WIDE : VOCAB;
@@ -74,11 +75,11 @@ static const struct {
 };
 /* clang-format on */
 
-static enum data_format asked(int k)
+static int asked(int k)
 {
     int format = key_word("data.format", texts[k].format);
 
-    return format == FORMATcsv || format == FORMATtsv ? (enum data_format)format
+    return format == FORMATcsv || format == FORMATtsv ? (int)format
                                                       : FORMATauto;
 }
 
@@ -182,7 +183,7 @@ static int teardown(void **state)
     return system(strf(forever, "rm -rf %s", home));
 }
 
-static const char *refused(const char *path, enum data_format format)
+static const char *refused(const char *path, int format)
 {
     Tokens t;
     const char *why = tokens_open(forever, path, format, VOCAB, NULL, &t);
@@ -209,7 +210,7 @@ static const char *changed(const char *from, const char *name, int64_t at,
     return path;
 }
 
-static void expect(const char *path, enum data_format format, const char *why)
+static void expect(const char *path, int format, const char *why)
 {
     const char *got = refused(path, format);
 
@@ -229,7 +230,7 @@ static void test_names(void **state)
         int other = k - countof(texts);
         const char *from = strf(forever, FILES "%s",
                                 other < 0 ? texts[k].name : others[other]);
-        enum data_format format = other < 0 ? asked(k) : FORMATauto;
+        int format = other < 0 ? asked(k) : FORMATauto;
         if (other < 0 && texts[k].lib >= 0 && !dl_open((Lib)texts[k].lib))
             continue;
         Tokens want = opened(from, format);
