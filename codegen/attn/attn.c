@@ -1,18 +1,16 @@
-/* attn.c: read an attention from its body, and what the texts of its forward
- * and backward kernels share: names of sizes and strides, moves between tensors
- * and tiles.
+/* attn.c: reads an attention from its body:
  *
- *     s  = any elementwise function of dots of a query-side with a key-side
+ *     s  = an elementwise function of dots of a query-side with a key-side
  *          operand, of positions, constants and further operands
  *     y  = softmax of s along key
  *     o  = dot(y, v) over key
  *
- * Axes are told apart by where they occur: `query` and `key`; the score's other
- * axes, x0 x1 ..; those that a dot contracts or only v has, d0 d1 .. An operand
- * that lacks an axis has stride 0 along it, so grouped queries (an axis that no
- * key-side operand has) and shared keys (an axis that only some have) need no
- * case of their own. All values between the operands and the results are of the
- * compute type, never rounded: an attention is one value. */
+ * Axes are classified by their occurrence: `query` and `key`; the other axes of
+ * the score, x0 x1 ..; axes that a dot contracts or only v has, d0 d1 .. An
+ * operand that lacks an axis has stride 0 along it, so grouped queries (an axis
+ * that no key-side operand has) and shared keys (an axis that only some have)
+ * are not special cases. Values between operands and results have the
+ * computation type and are not rounded. */
 #include "attn.h"
 
 /* ---- the body ------------------------------------------------------------ */
@@ -95,7 +93,7 @@ static int read_score(Attn *attn, const Node *n)
     return 1;
 }
 
-int attn_node(const Attn *attn, const Node *n)
+int attn_body_index(const Attn *attn, const Node *n)
 {
     for (size_t i = 0; i < vec_len(attn->body->node); i++)
         if (attn->body->node[i] == n)
@@ -103,7 +101,7 @@ int attn_node(const Attn *attn, const Node *n)
     die("attention: a node outside its body");
 }
 
-int attn_uses(const Attn *attn, const Node *n)
+int attn_body_users(const Attn *attn, const Node *n)
 {
     int uses = 0;
 
@@ -113,10 +111,11 @@ int attn_uses(const Attn *attn, const Node *n)
     return uses;
 }
 
-/* A dot, or a sum of dots that nobody else reads: one tile holds it. */
+/* Is n a dot, or a sum of dots without other users, so that one tile holds
+ * it? */
 static int is_term(const Attn *attn, const Node *n, int top)
 {
-    if (!top && attn_uses(attn, n) != 1)
+    if (!top && attn_body_users(attn, n) != 1)
         return 0;
     if (n->op == Odot)
         return 1;
@@ -151,7 +150,7 @@ static void read_terms(Attn *attn, const Node *n)
 
 /* ---- axes ---------------------------------------------------------------- */
 
-static const char *find_code(const Attn *attn, const Axis *a)
+static const char *find_axis_name(const Attn *attn, const Axis *a)
 {
     for (int i = 0; i < attn->naxis; i++)
         if (attn->axis[i].a == a)
@@ -159,16 +158,16 @@ static const char *find_code(const Attn *attn, const Axis *a)
     return NULL;
 }
 
-const char *attn_code(const Attn *attn, const Axis *a)
+const char *attn_axis_name(const Attn *attn, const Axis *a)
 {
-    const char *s = find_code(attn, a);
+    const char *s = find_axis_name(attn, a);
 
     if (!s)
         die("attention: axis '%s' has no part in it", a->name);
     return s;
 }
 
-static void code(Attn *attn, Axis *a, char *text)
+static void add_axis_name(Attn *attn, Axis *a, char *text)
 {
     if (attn->naxis == ATAXES)
         die("attention: more than %d axes", ATAXES);
@@ -176,25 +175,25 @@ static void code(Attn *attn, Axis *a, char *text)
     attn->axis[attn->naxis++].code = intern(text);
 }
 
-static void code_axes(Attn *attn)
+static void name_axes(Attn *attn)
 {
     Arena *a = attn->graph->arena;
     int inner = 0;
 
-    code(attn, attn->query, "q");
-    code(attn, attn->key, "k");
+    add_axis_name(attn, attn->query, "q");
+    add_axis_name(attn, attn->key, "k");
     for (int i = 0; i < attn->nx; i++)
-        code(attn, attn->x[i], strf(a, "x%d", i));
+        add_axis_name(attn, attn->x[i], strf(a, "x%d", i));
     for (int i = 0; i < attn->nop; i++)
         for (int d = 0; d < attn->node->in[i]->nd; d++)
-            if (!find_code(attn, attn->node->in[i]->dim[d].a))
-                code(attn, attn->node->in[i]->dim[d].a,
-                     strf(a, "d%d", inner++));
+            if (!find_axis_name(attn, attn->node->in[i]->dim[d].a))
+                add_axis_name(attn, attn->node->in[i]->dim[d].a,
+                              strf(a, "d%d", inner++));
 }
 
-/* Axes of a key-side operand that are packed side by side in its tiles: what
- * its dots contract, or what v brings. */
-int attn_inner(const Attn *attn, const Node *n, Axis **out)
+/* Axes of a key-side operand that are packed as columns of its tiles:
+ * contracted axes, or those that only v has. */
+int attn_inner_axes(const Attn *attn, const Node *n, Axis **out)
 {
     int k = 0;
 
@@ -205,12 +204,13 @@ int attn_inner(const Attn *attn, const Node *n, Axis **out)
     return k;
 }
 
-/* A dot contracts all inner axes of its operands: both have the same. */
+/* Does the dot contract all inner axes of its operands, and have both the
+ * same? */
 static int dot_fits(const Attn *attn, const AttnDot *dot)
 {
     Axis *q[MAXD], *k[MAXD];
-    int nq = attn_inner(attn, attn->node->in[dot->q], q);
-    int nk = attn_inner(attn, attn->node->in[dot->k], k);
+    int nq = attn_inner_axes(attn, attn->node->in[dot->q], q);
+    int nk = attn_inner_axes(attn, attn->node->in[dot->k], k);
 
     if (nq != dot->n->at.dot.axes.n || nk != dot->n->at.dot.axes.n)
         return 0;
@@ -220,12 +220,12 @@ static int dot_fits(const Attn *attn, const AttnDot *dot)
     return 1;
 }
 
-int attn_keyside(const Attn *attn, int op)
+int attn_is_keyside(const Attn *attn, int op)
 {
     return op == attn->values || attn_contracted(attn, op);
 }
 
-static int queryside(const Attn *attn, int op)
+static int is_queryside(const Attn *attn, int op)
 {
     for (int i = 0; i < attn->ndot; i++)
         if (attn->dot[i].q == op)
@@ -233,7 +233,7 @@ static int queryside(const Attn *attn, int op)
     return 0;
 }
 
-static int key_axes(const Attn *attn, int op, Axis **out)
+static int score_axes_of(const Attn *attn, int op, Axis **out)
 {
     int n = 0;
 
@@ -243,18 +243,18 @@ static int key_axes(const Attn *attn, int op, Axis **out)
     return n;
 }
 
-/* Of any two key-side operands, one has all score axes of the other (shared
- * keys): the backward kernel's loops over these axes are nested, and an
- * operand's work is at the depth of its own. */
+/* Does one of any two key-side operands have all score axes of the other
+ * (shared keys)? The backward kernel nests its loops over these axes, and
+ * handles each operand at its own depth. */
 static int levels_fit(const Attn *attn)
 {
     Axis *a[MAXD], *b[MAXD];
 
     for (int p = 0; p < attn->nop; p++)
         for (int q = 0; q < attn->nop; q++) {
-            if (!attn_keyside(attn, p) || !attn_keyside(attn, q))
+            if (!attn_is_keyside(attn, p) || !attn_is_keyside(attn, q))
                 continue;
-            int na = key_axes(attn, p, a), nb = key_axes(attn, q, b);
+            int na = score_axes_of(attn, p, a), nb = score_axes_of(attn, q, b);
             for (int i = 0; i < na && na <= nb; i++)
                 if (dim_of(attn->node->in[q], a[i]) < 0)
                     return 0;
@@ -262,11 +262,11 @@ static int levels_fit(const Attn *attn)
     return 1;
 }
 
-/* What the score reads outside of dots is in none: one source of gradients. */
+/* Does each operand have a single source of gradients: dots or other uses? */
 static int leaves_fit(const Attn *attn)
 {
     for (int op = 0; op < attn->nop; op++) {
-        int ways = attn_keyside(attn, op) + queryside(attn, op) +
+        int ways = attn_is_keyside(attn, op) + is_queryside(attn, op) +
                    (attn->leaf >> op & 1);
         if (ways > 1)
             return 0;
@@ -274,8 +274,8 @@ static int leaves_fit(const Attn *attn)
     return 1;
 }
 
-/* Tiles lie on the stack: widths of all key-side operands, so that the backward
- * kernel in doubles takes 4 MiB at most. */
+/* Do tiles fit on the stack? The limit on the widths of key-side operands keeps
+ * the backward kernel in doubles below 4 MiB. */
 static int widths_fit(const Attn *attn)
 {
     int64_t sum = 0;
@@ -283,10 +283,10 @@ static int widths_fit(const Attn *attn)
     for (int i = 0; i < attn->nop; i++) {
         const Node *n = attn->node->in[i];
         Axis *in[MAXD];
-        int64_t w = 1, k = attn_inner(attn, n, in);
+        int64_t w = 1, k = attn_inner_axes(attn, n, in);
         while (k-- > 0)
             w *= n->dim[dim_of(n, in[k])].n;
-        if (attn_keyside(attn, i))
+        if (attn_is_keyside(attn, i))
             sum += w;
     }
     return sum <= 1280;
@@ -306,7 +306,7 @@ int attn_read(Attn *attn, const Graph *g, const Node *n)
         if (a != attn->query && a != attn->key)
             attn->x[attn->nx++] = a;
     }
-    code_axes(attn);
+    name_axes(attn);
     for (int i = 0; i < attn->ndot; i++)
         if (!dot_fits(attn, &attn->dot[i]))
             return 0;

@@ -1,37 +1,35 @@
-/* attn_bwd.c: the backward kernel. Scores are made again from operands and
- * logsumexps; with p = exp(s - lse) and delta = sum of dout * out,
+/* attn_bwd.c: the backward kernel for hosts. Scores are recomputed from
+ * operands and logsumexps; with p = exp(s - lse) and delta = sum of dout * out,
  *
  *     ds = p * (dout x values - delta)       dvalues += p' x dout
  *     dkeys += dterm' x queries              dqueries += dterm x keys
  *
- * where dterm is ds through the body's elementwise part, backwards. A parallel
- * item is one combination of the axes that all operands with a gradient have,
- * so it owns all it writes:
+ * where dterm is ds passed back through the body's elementwise part. One item
+ * is one combination of the axes that all operands with a gradient have, so it
+ * owns all results it writes:
  *
  *     for each tile of 64 keys, its gradient tiles zero
- *         for each combination of the axes that only some key-side operands
- *         have
+ *         for each combination of the axes of some key-side operands
  *             for each tile of 48 queries of each combination of the others
  *
- * Key-side gradients leave their tile after the loop in which all their parts
- * are summed; query-side ones gather in memory in the compute type, in the
- * result itself where it has that type, else in scratch. The order of all sums
- * is fixed.
+ * Key-side gradients are stored after the loop that completes them. Query-side
+ * gradients accumulate in memory in the computation type: in the result if it
+ * has that type, else in scratch. The order of all sums is fixed.
  *
- * When there is one item only (latent attention of one sequence), it is cut
- * into parts: one for each tile of keys, which sums key-side gradients only,
- * and one for each tile of queries. A range that holds all parts does them at
- * once; any other makes scores twice, but sums in the same order: same bits. */
+ * A single item (latent attention of one sequence) is cut into parts: one per
+ * key tile, which sums key-side gradients only, and one per query tile. A range
+ * with all parts computes both at once; other ranges compute scores twice, but
+ * sum in the same order, to the same bits. */
 #include "attn.h"
 
 typedef struct Backward {
     Attn attn;
-    int own;
+    int nover;
     Axis *over[MAXD]; /* score axes of an item */
     int nmid;
-    Axis *mid[MAXD]; /* of some key-side operands */
+    Axis *mid[MAXD]; /* axes of some key-side operands */
     int nfree;
-    Axis *free[MAXD]; /* of no key-side operand */
+    Axis *free[MAXD]; /* axes of no key-side operand */
     AttnView out, lse, dout, delta;
     Node *grad[MAXIN];
 } Backward;
@@ -41,7 +39,7 @@ static int key_count(const Attn *attn, const Axis *a)
     int n = 0;
 
     for (int op = 0; op < attn->nop; op++)
-        n += attn_keyside(attn, op) && dim_of(attn->node->in[op], a) >= 0;
+        n += attn_is_keyside(attn, op) && dim_of(attn->node->in[op], a) >= 0;
     return n;
 }
 
@@ -53,14 +51,14 @@ static int in_all(const Backward *back, const Axis *a)
     return 1;
 }
 
-/* mid: axes that more key-side operands have come first. */
+/* mid: axes of more key-side operands first. */
 static void split_axes(Backward *back)
 {
     for (int i = 0; i < back->attn.nx; i++) {
         Axis *a = back->attn.x[i];
         int at = back->nmid, keys = key_count(&back->attn, a);
         if (in_all(back, a)) {
-            back->over[back->own++] = a;
+            back->over[back->nover++] = a;
         } else if (!keys) {
             back->free[back->nfree++] = a;
         } else {
@@ -73,7 +71,8 @@ static void split_axes(Backward *back)
     }
 }
 
-/* Inside of how many loops over `mid` the operand is packed and summed. */
+/* Number of loops over `mid` inside of which the operand is packed and its
+ * gradient summed. */
 static int level_of(const Backward *back, int op)
 {
     int n = 0;
@@ -83,9 +82,9 @@ static int level_of(const Backward *back, int op)
     return n;
 }
 
-/* ---- where gradients gather ---------------------------------------------- */
+/* ---- accumulators of gradients ------------------------------------------- */
 
-static AttnView result(Backward *back, int op)
+static AttnView result_view(Backward *back, int op)
 {
     return (AttnView){ strf(back->attn.arena, "g%d", op), back->grad[op],
                        ATresult, 0 };
@@ -96,8 +95,8 @@ static int in_scratch(const Backward *back, int op)
     return back->grad[op]->dt != back->attn.dt;
 }
 
-/* A tensor of the compute type in scratch with n's dims. */
-static AttnView scratch(Backward *back, const char *name, Node *n)
+/* A tensor in scratch with n's dims and the computation type. */
+static AttnView scratch_view(Backward *back, const char *name, Node *n)
 {
     Attn *attn = &back->attn;
     int64_t bytes = dtypes[attn->dt].bytes;
@@ -116,19 +115,19 @@ static void make_views(Backward *back, AttnView *sum)
     back->out = (AttnView){ "o", in[0], AToperand, 0 };
     back->lse = (AttnView){ "l", in[1], AToperand, 0 };
     back->dout = (AttnView){ "e", in[2], AToperand, 0 };
-    back->delta = scratch(back, "d", in[1]);
+    back->delta = scratch_view(back, "d", in[1]);
     for (int op = 0; op < attn->nop; op++)
-        if (back->grad[op] && !attn_keyside(attn, op))
+        if (back->grad[op] && !attn_is_keyside(attn, op))
             sum[op] = in_scratch(back, op)
-                          ? scratch(back, strf(attn->arena, "h%d", op),
-                                    back->grad[op])
-                          : result(back, op);
+                          ? scratch_view(back, strf(attn->arena, "h%d", op),
+                                         back->grad[op])
+                          : result_view(back, op);
 }
 
-/* ---- all elements of a query-side gradient that an item owns ------------- */
+/* ---- elements of a query-side gradient that an item owns ----------------- */
 
-/* Loops over what is not the item's, queries of this range only; the element's
- * offset goes to `off`, 0 in a scalar. */
+/* Loops over the axes that are not the item's, for the queries of this range;
+ * `off` gets the element's offset, 0 for a scalar. */
 static int element_loops(Backward *back, int depth, AttnView v, Text *off)
 {
     Attn *attn = &back->attn;
@@ -137,14 +136,15 @@ static int element_loops(Backward *back, int depth, AttnView v, Text *off)
         put(off, "0");
     for (int d = 0; d < v.n->nd; d++) {
         Axis *a = v.n->dim[d].a;
-        const char *c = attn_code(attn, a);
+        const char *c = attn_axis_name(attn, a);
         int q = a == attn->query;
-        if (axis_at(back->over, back->own, a) < 0)
+        if (axis_at(back->over, back->nover, a) < 0)
             put_line(&attn->out, depth++,
                      "for (int64_t i_%s = %s; i_%s < %s; i_%s++)", c,
-                     q ? "qlo" : "0", c, q ? "qhi" : attn_size(attn, a), c);
+                     q ? "qlo" : "0", c, q ? "qhi" : attn_size_name(attn, a),
+                     c);
         put(off, "%si_%s * %s", off->s ? " + " : "", c,
-            attn_stride(attn, v, a));
+            attn_stride_name(attn, v, a));
     }
     return depth;
 }
@@ -159,8 +159,8 @@ static void zero_sums(Backward *back, const AttnView *sum)
             continue;
         put_line(&attn->out, 2, "if (queries)");
         int depth = element_loops(back, 3, sum[op], &off);
-        put_line(&attn->out, depth, "%s[%s] = 0;", attn_base(attn, sum[op]),
-                 off.s);
+        put_line(&attn->out, depth, "%s[%s] = 0;",
+                 attn_pointer_name(attn, sum[op]), off.s);
     }
 }
 
@@ -174,44 +174,45 @@ static void round_sums(Backward *back, const AttnView *sum)
             continue;
         put_line(&attn->out, 2, "if (queries)");
         int depth = element_loops(back, 3, sum[op], &off);
-        const char *from =
-            strf(attn->arena, "%s[%s]", attn_base(attn, sum[op]), off.s);
+        const char *from = strf(attn->arena, "%s[%s]",
+                                attn_pointer_name(attn, sum[op]), off.s);
         put_line(&attn->out, depth, "%s[%s] = %s;",
-                 attn_base(attn, result(back, op)), off.s,
+                 attn_pointer_name(attn, result_view(back, op)), off.s,
                  text_save(attn->arena, back->grad[op]->dt, from));
     }
 }
 
-/* ---- work space ---------------------------------------------------------- */
+/* ---- workspace ----------------------------------------------------------- */
 
 static void row_tile(Attn *attn, const char *name, const char *w, int64_t n)
 {
     attn_tile(attn, name, strf(attn->arena, "at_rows * %s", w), ATROWS * n);
 }
 
-static void workspace(Backward *back)
+static void declare_workspace(Backward *back)
 {
     Attn *attn = &back->attn;
     int64_t widest = 0;
 
     attn_keytiles(attn, 1);
     for (int op = 0; op < attn->nop; op++)
-        if (back->grad[op] && attn_keyside(attn, op))
+        if (back->grad[op] && attn_is_keyside(attn, op))
             attn_tile(
                 attn, strf(attn->arena, "c%d", op),
-                strf(attn->arena, "at_keypad * %s", attn_widthname(attn, op)),
-                ATKEYPAD * attn_width(attn, op));
+                strf(attn->arena, "at_keypad * %s", attn_width_name(attn, op)),
+                ATKEYPAD * attn_row_width(attn, op));
     for (int i = 0; i < attn->ndot; i++) {
         int k = attn->dot[i].k;
-        int64_t w = attn_width(attn, k);
-        row_tile(attn, strf(attn->arena, "a%d", i), attn_widthname(attn, k), w);
+        int64_t w = attn_row_width(attn, k);
+        row_tile(attn, strf(attn->arena, "a%d", i), attn_width_name(attn, k),
+                 w);
         widest = w > widest ? w : widest;
     }
-    row_tile(attn, "et", attn_widthname(attn, attn->values),
-             attn_width(attn, attn->values));
-    row_tile(attn, "ot", attn_widthname(attn, attn->values),
-             attn_width(attn, attn->values));
-    row_tile(attn, "qt", attn_int(attn, "widest", aff(widest)), widest);
+    row_tile(attn, "et", attn_width_name(attn, attn->values),
+             attn_row_width(attn, attn->values));
+    row_tile(attn, "ot", attn_width_name(attn, attn->values),
+             attn_row_width(attn, attn->values));
+    row_tile(attn, "qt", attn_declare_int(attn, "widest", aff(widest)), widest);
     for (int i = 0; i < attn->nterm; i++)
         row_tile(attn, strf(attn->arena, "t%d", i), "at_ld", ATLD);
     for (int op = 0; op < attn->nop; op++)
@@ -223,7 +224,7 @@ static void workspace(Backward *back)
 
 /* ---- phases -------------------------------------------------------------- */
 
-/* Query tiles of all combinations of the free axes; ends inside of the body. */
+/* Opens the loop over query tiles of all combinations of the free axes. */
 static void each_tile(Backward *back, int depth)
 {
     Attn *attn = &back->attn;
@@ -234,11 +235,11 @@ static void each_tile(Backward *back, int depth)
 
 static void mid_loop(Backward *back, int depth, int i)
 {
-    const char *c = attn_code(&back->attn, back->mid[i]);
+    const char *c = attn_axis_name(&back->attn, back->mid[i]);
 
     put_line(&back->attn.out, depth,
              "for (int64_t i_%s = 0; i_%s < %s; i_%s++) {", c, c,
-             attn_size(&back->attn, back->mid[i]), c);
+             attn_size_name(&back->attn, back->mid[i]), c);
 }
 
 static void pack_results(Backward *back, int depth, AttnView v,
@@ -250,11 +251,11 @@ static void pack_results(Backward *back, int depth, AttnView v,
     attn_move(attn, depth, ATpack, v, attn->query, attn->values, tile);
 }
 
-/* delta[r] = row r of dout * out, dout packed already. */
+/* delta[r] = row r of dout * out; dout is packed. */
 static void row_deltas(Backward *back, int depth)
 {
     Attn *attn = &back->attn;
-    const char *w = attn_widthname(attn, attn->values);
+    const char *w = attn_width_name(attn, attn->values);
 
     pack_results(back, depth, back->out, "ot");
     put_line(&attn->out, depth, "at_dot_%s(rows, delta, et, ot, %s);",
@@ -263,8 +264,8 @@ static void row_deltas(Backward *back, int depth)
 
 static const char *row_of(Attn *attn, AttnView v)
 {
-    return strf(attn->arena, "(%s)[(q0 + r) * %s]", attn_at(attn, v),
-                attn_stride(attn, v, attn->query));
+    return strf(attn->arena, "(%s)[(q0 + r) * %s]", attn_row_pointer(attn, v),
+                attn_stride_name(attn, v, attn->query));
 }
 
 static void store_deltas(Backward *back)
@@ -287,7 +288,8 @@ static void store_deltas(Backward *back)
         put_line(&attn->out, depth, "}");
 }
 
-/* A row that saw no key has weights exp(s - inf) = 0. */
+/* A row without a visible key has lse -inf; inf makes its weights exp(s - inf)
+ * = 0. */
 static void row_numbers(Backward *back, int depth)
 {
     Attn *attn = &back->attn;
@@ -312,7 +314,7 @@ static void row_numbers(Backward *back, int depth)
 static void tile_scores(Backward *back, int depth)
 {
     Attn *attn = &back->attn;
-    const char *w = attn_widthname(attn, attn->values);
+    const char *w = attn_width_name(attn, attn->values);
 
     attn_packqueries(attn, depth);
     pack_results(back, depth, back->dout, "et");
@@ -339,7 +341,7 @@ static void query_gradient(Backward *back, int depth, int i, AttnView sum)
 {
     Attn *attn = &back->attn;
     const AttnDot *dot = &attn->dot[i];
-    const char *w = attn_widthname(attn, dot->k);
+    const char *w = attn_width_name(attn, dot->k);
 
     put_line(&attn->out, depth, "if (queries) {");
     put_line(&attn->out, depth + 1,
@@ -349,12 +351,12 @@ static void query_gradient(Backward *back, int depth, int i, AttnView sum)
     put_line(&attn->out, depth, "}");
 }
 
-/* c += the transposed tile x what it weighs. */
+/* c += transposed tile x operand. */
 static void key_gradient(Backward *back, int depth, int op, const char *tile,
                          const char *weighed)
 {
     Attn *attn = &back->attn;
-    const char *w = attn_widthname(attn, op);
+    const char *w = attn_width_name(attn, op);
 
     put_line(&attn->out, depth, "if (keys)");
     put_line(&attn->out, depth + 1,
@@ -365,12 +367,12 @@ static void key_gradient(Backward *back, int depth, int op, const char *tile,
 static void leaf_gradient(Backward *back, int depth, int op, AttnView sum)
 {
     Attn *attn = &back->attn;
-    const char *q = attn_stride(attn, sum, attn->query);
-    const char *k = attn_stride(attn, sum, attn->key);
+    const char *q = attn_stride_name(attn, sum, attn->query);
+    const char *k = attn_stride_name(attn, sum, attn->key);
 
     put_line(&attn->out, depth,
              "at_leaf_%s(rows, seen, u%d, %s + q0 * %s + k0 * %s, %s, %s);",
-             attn->type, op, attn_at(attn, sum), q, k, q, k);
+             attn->type, op, attn_row_pointer(attn, sum), q, k, q, k);
 }
 
 static void tile_gradients(Backward *back, int depth, const AttnView *sum)
@@ -393,13 +395,13 @@ static void tile_gradients(Backward *back, int depth, const AttnView *sum)
     }
 }
 
-/* Key-side operands of one level: pack them, their gradients start at zero. */
+/* Packs the key-side operands of one level and clears their gradients. */
 static void open_keys(Backward *back, int depth, int level)
 {
     Attn *attn = &back->attn;
 
     for (int op = 0; op < attn->nop; op++) {
-        if (!attn_keyside(attn, op) || level_of(back, op) != level)
+        if (!attn_is_keyside(attn, op) || level_of(back, op) != level)
             continue;
         attn_packkeys(attn, depth, op, 1);
         if (back->grad[op])
@@ -413,11 +415,11 @@ static void close_keys(Backward *back, int depth, int level)
     Attn *attn = &back->attn;
 
     for (int op = 0; op < attn->nop; op++) {
-        if (!attn_keyside(attn, op) || level_of(back, op) != level ||
+        if (!attn_is_keyside(attn, op) || level_of(back, op) != level ||
             !back->grad[op])
             continue;
         put_line(&attn->out, depth, "if (keys)");
-        attn_move(attn, depth + 1, ATput, result(back, op), attn->key, op,
+        attn_move(attn, depth + 1, ATput, result_view(back, op), attn->key, op,
                   strf(attn->arena, "c%d", op));
     }
 }
@@ -425,7 +427,7 @@ static void close_keys(Backward *back, int depth, int level)
 static void key_tile(Backward *back, const AttnView *sum)
 {
     Attn *attn = &back->attn;
-    const char *unseen = attn_unseen(attn, "q0", "(q0 + rows)");
+    const char *unseen = attn_tile_masked(attn, "q0", "(q0 + rows)");
     int depth = 3;
 
     put_line(&attn->out, 2,
@@ -454,30 +456,30 @@ static void key_tile(Backward *back, const AttnView *sum)
 static void find_gradients(Backward *back)
 {
     for (int op = 0; op < back->attn.nop; op++)
-        if ((back->grad[op] = attn_part(&back->attn, op)) &&
+        if ((back->grad[op] = attn_result(&back->attn, op)) &&
             (back->attn.leaf >> op & 1))
             back->attn.wanted |= 1u << op;
 }
 
-/* parts of an item: kparts of 64 keys, then one for each 48 queries. */
-static void counts(Backward *back)
+/* Parts of an item: kparts of 64 keys each, then one per 48 queries. */
+static void set_items_and_parts(Backward *back)
 {
     Attn *attn = &back->attn;
-    int64_t items = attn_product(attn, back->over, back->own);
-    int64_t nfree = attn_product(attn, back->free, back->nfree);
-    int64_t tiles = (attn_count(attn, attn->query) + ATROWS - 1) / ATROWS;
-    int64_t ktiles = (attn_count(attn, attn->key) + ATKEYS - 1) / ATKEYS;
+    int64_t items = attn_local_product(attn, back->over, back->nover);
+    int64_t nfree = attn_local_product(attn, back->free, back->nfree);
+    int64_t tiles = (attn_local_size(attn, attn->query) + ATROWS - 1) / ATROWS;
+    int64_t ktiles = (attn_local_size(attn, attn->key) + ATKEYS - 1) / ATKEYS;
     int cut = items == 1 && tiles > 1 && !attn->wanted;
     int64_t parts = cut ? ktiles + tiles : 1;
 
     set_items(attn->group, items * parts, 1);
-    attn_int(attn, "parts", aff(parts));
-    attn_int(attn, "kparts", aff(cut ? ktiles : 0));
-    attn_int(attn, "nfree", aff(nfree));
-    attn_int(attn, "ntile", aff(tiles * nfree));
+    attn_declare_int(attn, "parts", aff(parts));
+    attn_declare_int(attn, "kparts", aff(cut ? ktiles : 0));
+    attn_declare_int(attn, "nfree", aff(nfree));
+    attn_declare_int(attn, "ntile", aff(tiles * nfree));
 }
 
-/* The loop over items: all parts of one, or those of one side. */
+/* The loop over items: all parts of one, or the parts of one side. */
 static void each_item(Backward *back)
 {
     /* clang-format off */
@@ -494,8 +496,8 @@ static void each_item(Backward *back)
     };
     /* clang-format on */
     Attn *attn = &back->attn;
-    const char *nk = attn_size(attn, attn->key),
-               *nq = attn_size(attn, attn->query);
+    const char *nk = attn_size_name(attn, attn->key),
+               *nq = attn_size_name(attn, attn->query);
 
     put_line(&attn->out, 1,
              "for (int64_t item = lo, next; item < hi; item = next) {");
@@ -505,7 +507,7 @@ static void each_item(Backward *back)
     put_line(&attn->out, 2, "const int64_t qlo = mlo / nfree * at_rows;");
     put_line(&attn->out, 2,
              "const int64_t qhi = at_least(mhi / nfree * at_rows, %s);", nq);
-    attn_coords(attn, 2, "item / parts", back->over, back->own);
+    attn_coords(attn, 2, "item / parts", back->over, back->nover);
 }
 
 void attn_bwd_lower(Graph *g, Group *group, Arena *a)
@@ -513,14 +515,14 @@ void attn_bwd_lower(Graph *g, Group *group, Arena *a)
     Backward back = { 0 };
     AttnView sum[MAXIN] = { 0 };
 
-    if (!attn_read(&back.attn, g, attn_main(group)))
+    if (!attn_read(&back.attn, g, attn_of_group(group)))
         die("attention: kept, but its body does not fit");
     attn_begin(&back.attn, group, a);
     find_gradients(&back);
     split_axes(&back);
-    counts(&back);
+    set_items_and_parts(&back);
     make_views(&back, sum);
-    workspace(&back);
+    declare_workspace(&back);
     each_item(&back);
     zero_sums(&back, sum);
     store_deltas(&back);

@@ -1,11 +1,11 @@
-/* mask.c: which differences key - query the conditions of a score let through,
- * where they compare positions: tiles outside are skipped, tiles inside need no
- * condition. A pair is hidden where its score is -inf. */
+/* mask.c: bounds of key - query for unmasked pairs, from conditions that
+ * compare positions: tiles outside of them are skipped, tiles inside need no
+ * condition. A pair is masked if its score is -inf. */
 #include "attn.h"
 
 typedef struct MaskBounds {
     double lo, hi;
-} MaskBounds; /* of key - query */
+} MaskBounds; /* bounds of key - query */
 typedef struct Linear {
     double q, k, c;
     int ok;
@@ -13,7 +13,7 @@ typedef struct Linear {
 
 static const MaskBounds everything = { -INFINITY, INFINITY };
 
-/* The axis n's value is the position along, or null. */
+/* The axis whose position is n's value, or null. */
 static const Axis *axis_of_position(const Attn *attn, const Node *n)
 {
     if (n->op == Oarg) {
@@ -35,8 +35,8 @@ static Linear plus(Linear x, Linear y)
     return (Linear){ x.q + y.q, x.k + y.k, x.c + y.c, x.ok && y.ok };
 }
 
-/* n as q * query + k * key + c. */
-static Linear line_of(const Attn *attn, const Node *n)
+/* n as q * query + k * key + c; ok 0: it is not linear. */
+static Linear linear_form(const Attn *attn, const Node *n)
 {
     const Axis *a = axis_of_position(attn, n);
 
@@ -47,31 +47,32 @@ static Linear line_of(const Attn *attn, const Node *n)
     case Oconst: return (Linear){ 0, 0, n->at.constant.value, 1 };
     case Ocast:
     case Obroadcast:
-    case Ostop_gradient: return line_of(attn, n->in[0]);
-    case Oneg: return scaled(line_of(attn, n->in[0]), -1);
-    case Oadd: return plus(line_of(attn, n->in[0]), line_of(attn, n->in[1]));
+    case Ostop_gradient: return linear_form(attn, n->in[0]);
+    case Oneg: return scaled(linear_form(attn, n->in[0]), -1);
+    case Oadd:
+        return plus(linear_form(attn, n->in[0]), linear_form(attn, n->in[1]));
     case Osub:
-        return plus(line_of(attn, n->in[0]),
-                    scaled(line_of(attn, n->in[1]), -1));
+        return plus(linear_form(attn, n->in[0]),
+                    scaled(linear_form(attn, n->in[1]), -1));
     default: return (Linear){ 0, 0, 0, 0 };
     }
 }
 
-static MaskBounds both(MaskBounds x, MaskBounds y)
+static MaskBounds intersection(MaskBounds x, MaskBounds y)
 {
     return (MaskBounds){ fmax(x.lo, y.lo), fmin(x.hi, y.hi) };
 }
 
-static MaskBounds either(MaskBounds x, MaskBounds y)
+static MaskBounds union_hull(MaskBounds x, MaskBounds y)
 {
     return (MaskBounds){ fmin(x.lo, y.lo), fmax(x.hi, y.hi) };
 }
 
-/* a <= b (or a < b): differences d for which it can hold, whole numbers. */
+/* a <= b (or a < b): the integer differences d for which it may hold. */
 static MaskBounds ordered(const Attn *attn, const Node *a, const Node *b,
                           int strict)
 {
-    Linear x = plus(line_of(attn, a), scaled(line_of(attn, b), -1));
+    Linear x = plus(linear_form(attn, a), scaled(linear_form(attn, b), -1));
 
     if (!x.ok || x.k != -x.q || fabs(x.k) != 1)
         return everything;
@@ -90,16 +91,17 @@ static MaskBounds where_holds(const Attn *attn, const Node *c)
     case Olt: return ordered(attn, a, b, 1);
     case Oge: return ordered(attn, b, a, 0);
     case Ogt: return ordered(attn, b, a, 1);
-    case Oeq: return both(ordered(attn, a, b, 0), ordered(attn, b, a, 0));
-    case Oland: return both(where_holds(attn, a), where_holds(attn, b));
-    case Olor: return either(where_holds(attn, a), where_holds(attn, b));
+    case Oeq:
+        return intersection(ordered(attn, a, b, 0), ordered(attn, b, a, 0));
+    case Oland: return intersection(where_holds(attn, a), where_holds(attn, b));
+    case Olor: return union_hull(where_holds(attn, a), where_holds(attn, b));
     case Ocast:
     case Obroadcast: return where_holds(attn, a);
     default: return everything;
     }
 }
 
-/* Does the condition hold just where the bounds of it say? */
+/* Do its bounds describe the condition exactly? */
 static int is_exact(const Attn *attn, const Node *c)
 {
     switch (c->op) {
@@ -117,22 +119,22 @@ static int is_exact(const Attn *attn, const Node *c)
     }
 }
 
-int attn_isopen(const Attn *attn, const Node *n)
+int attn_is_exact_mask(const Attn *attn, const Node *n)
 {
     return attn->open && n->op == Owhere && is_exact(attn, n->in[0]);
 }
 
-int attn_hides(const Attn *attn)
+int attn_may_mask(const Attn *attn)
 {
     for (size_t i = 0; i < vec_len(attn->body->node); i++) {
         const Node *n = attn->body->node[i];
-        if (n->op == Owhere && !attn_isopen(attn, n))
+        if (n->op == Owhere && !attn_is_exact_mask(attn, n))
             return 1;
     }
     return !attn->open;
 }
 
-/* Infinite of that sign; 0: positive and finite. */
+/* sign != 0: an infinite constant of that sign; 0: a positive finite one. */
 static int is_const(const Node *n, double sign)
 {
     while (n->op == Ocast || n->op == Obroadcast)
@@ -144,31 +146,34 @@ static int is_const(const Node *n, double sign)
     return n->at.constant.value > 0 && isfinite(n->at.constant.value);
 }
 
-/* Differences for which n can be anything but -inf. */
-static MaskBounds seen(const Attn *attn, const Node *n)
+/* Differences for which n may differ from -inf. */
+static MaskBounds unmasked(const Attn *attn, const Node *n)
 {
     switch (n->op) {
     case Owhere:
         if (is_const(n->in[2], -1))
-            return both(where_holds(attn, n->in[0]), seen(attn, n->in[1]));
+            return intersection(where_holds(attn, n->in[0]),
+                                unmasked(attn, n->in[1]));
         return everything;
-    case Oadd: return both(seen(attn, n->in[0]), seen(attn, n->in[1]));
+    case Oadd:
+        return intersection(unmasked(attn, n->in[0]), unmasked(attn, n->in[1]));
     case Omul:
-    case Odiv: return is_const(n->in[1], 0) ? seen(attn, n->in[0]) : everything;
+    case Odiv:
+        return is_const(n->in[1], 0) ? unmasked(attn, n->in[0]) : everything;
     case Ocast:
-    case Obroadcast: return seen(attn, n->in[0]);
+    case Obroadcast: return unmasked(attn, n->in[0]);
     default: return everything;
     }
 }
 
-const char *attn_unseen(Attn *attn, const char *q0, const char *q1)
+const char *attn_tile_masked(Attn *attn, const char *q0, const char *q1)
 {
-    MaskBounds b = seen(attn, attn->score);
+    MaskBounds b = unmasked(attn, attn->score);
     Text x = { .arena = attn->arena };
 
     if (isinf(b.lo) && isinf(b.hi))
         return NULL;
-    attn_place(attn, attn->query);
+    attn_index_map(attn, attn->query);
     if (!isinf(b.hi))
         put(&x, "%s - (%s) > %.0f", attn_global(attn, attn->key, "k0"),
             attn_global(attn, attn->query, strf(attn->arena, "%s - 1", q1)),
@@ -180,7 +185,7 @@ const char *attn_unseen(Attn *attn, const char *q0, const char *q1)
     return x.s;
 }
 
-const char *attn_allseen(Attn *attn)
+const char *attn_tile_unmasked(Attn *attn)
 {
     MaskBounds b = everything;
     Text x = { .arena = attn->arena };
@@ -188,11 +193,11 @@ const char *attn_allseen(Attn *attn)
     for (size_t i = 0; i < vec_len(attn->body->node); i++) {
         const Node *n = attn->body->node[i];
         if (n->op == Owhere && is_exact(attn, n->in[0]))
-            b = both(b, where_holds(attn, n->in[0]));
+            b = intersection(b, where_holds(attn, n->in[0]));
     }
     if (isinf(b.lo) && isinf(b.hi))
         return NULL;
-    attn_place(attn, attn->query);
+    attn_index_map(attn, attn->query);
     if (!isinf(b.hi))
         put(&x, "%s - (%s) <= %.0f",
             attn_global(attn, attn->key, "(k0 + cols) - 1"),
@@ -208,27 +213,29 @@ static int is_whole(const Attn *attn, const Axis *a)
 {
     const Node *s = attn->score;
 
-    return attn_count(attn, a) == s->dim[dim_of(s, a)].n;
+    return attn_local_size(attn, a) == s->dim[dim_of(s, a)].n;
 }
 
 int attn_is_causal(const Attn *attn)
 {
-    MaskBounds b = seen(attn, attn->score);
+    MaskBounds b = unmasked(attn, attn->score);
 
     return isinf(b.lo) && b.hi <= 0 && is_whole(attn, attn->query) &&
            is_whole(attn, attn->key) &&
-           attn_count(attn, attn->query) == attn_count(attn, attn->key);
+           attn_local_size(attn, attn->query) ==
+               attn_local_size(attn, attn->key);
 }
 
-/* Keys from k0 on that the queries [q0, q0 + rows) can see; null: all. */
-static const char *keys_seen(Attn *attn)
+/* Number of keys from k0 on that the queries [q0, q0 + rows) may see; null:
+ * all. */
+static const char *visible_keys(Attn *attn)
 {
-    MaskBounds b = seen(attn, attn->score);
+    MaskBounds b = unmasked(attn, attn->score);
 
     if (isinf(b.hi))
         return NULL;
-    AttnPlace q = attn_place(attn, attn->query),
-              k = attn_place(attn, attn->key);
+    AttnPlace q = attn_index_map(attn, attn->query),
+              k = attn_index_map(attn, attn->key);
     if (!q.two && !k.two)
         return strf(attn->arena, "%s + q0 + rows - (%s + k0) + %.0f", q.at,
                     k.at, b.hi + 0.0);
@@ -240,7 +247,7 @@ static const char *keys_seen(Attn *attn)
                 b.hi + 0.0, k.half, k.at, k.to);
 }
 
-/* The sum of j, at least 0 and at most n, over all j up to `end`. */
+/* The sum of min(max(j, 0), n) over all j up to `end`. */
 static double sum_upto(double end, double n)
 {
     double m = fmax(0, fmin(end, n));
@@ -248,17 +255,17 @@ static double sum_upto(double end, double n)
     return m * (m + 1) / 2 + fmax(0, end - n) * n;
 }
 
-/* Pairs whose key is at most d behind the query. */
+/* Pairs with key - query <= d. */
 static double pairs_upto(double d, double nq, double nk)
 {
     return isinf(d) ? (d > 0 ? nq * nk : 0)
                     : sum_upto(nq + d, nk) - sum_upto(d, nk);
 }
 
-/* Of all pairs: seen. */
-static double share_seen(const Attn *attn)
+/* Fraction of all pairs that are unmasked. */
+static double unmasked_fraction(const Attn *attn)
 {
-    MaskBounds b = seen(attn, attn->score);
+    MaskBounds b = unmasked(attn, attn->score);
     double nq = (double)attn->score->dim[dim_of(attn->score, attn->query)].n;
     double nk = (double)attn->score->dim[dim_of(attn->score, attn->key)].n;
 
@@ -274,10 +281,11 @@ void attn_skip(Attn *attn, int depth, const char *unseen)
     put_line(&attn->out, depth + 1, "continue;");
 }
 
-/* seen: the tile's columns that some row can see; wide: rounded up to 16. */
+/* Declares `seen`, the tile's columns that a row may see, and `wide`, rounded
+ * up to 16. */
 void attn_visible(Attn *attn, int depth)
 {
-    const char *n = keys_seen(attn);
+    const char *n = visible_keys(attn);
 
     if (n)
         put_line(&attn->out, depth, "const int64_t seen = at_least(cols, %s);",
@@ -289,33 +297,34 @@ void attn_visible(Attn *attn, int depth)
 
 static int has_gradient(const Attn *attn, int op)
 {
-    return attn->node->op == Oattn_bwd && attn_part(attn, op);
+    return attn->node->op == Oattn_bwd && attn_result(attn, op);
 }
 
-/* Operations of all products. The backward makes the scores and the gradient of
- * the weights, then a product for each gradient of an operand. */
-static double products(const Attn *attn)
+/* FLOPs of all products: the backward recomputes scores and the gradient of the
+ * weights, and has a product for each gradient of an operand. */
+static double product_flops(const Attn *attn)
 {
-    double square = share_seen(attn) * (double)attn_count(attn, attn->query) *
-                    (double)attn_count(attn, attn->key),
+    double square = unmasked_fraction(attn) *
+                    (double)attn_local_size(attn, attn->query) *
+                    (double)attn_local_size(attn, attn->key),
            sum = 0;
     Axis *in[MAXD];
 
-    square *= (double)attn_product(attn, attn->x, attn->nx);
+    square *= (double)attn_local_product(attn, attn->x, attn->nx);
     for (int i = 0; i < attn->ndot; i++)
         sum += (1 + has_gradient(attn, attn->dot[i].q) +
                 has_gradient(attn, attn->dot[i].k)) *
-               (double)attn_product(attn, attn->dot[i].n->at.dot.axes.v,
-                                    attn->dot[i].n->at.dot.axes.n);
-    int n = attn_inner(attn, attn->node->in[attn->values], in);
+               (double)attn_local_product(attn, attn->dot[i].n->at.dot.axes.v,
+                                          attn->dot[i].n->at.dot.axes.n);
+    int n = attn_inner_axes(attn, attn->node->in[attn->values], in);
     sum += (1 + has_gradient(attn, attn->values)) *
-           (double)attn_product(attn, in, n);
+           (double)attn_local_product(attn, in, n);
     return 2 * square * sum;
 }
 
 void attn_cost(Attn *attn)
 {
-    attn->group->instr.flops = products(attn);
+    attn->group->instr.flops = product_flops(attn);
     for (int i = 0; i < attn->group->narg; i++)
         attn->group->instr.bytes +=
             (double)local_bytes(attn->graph, attn->group->arg[i]);

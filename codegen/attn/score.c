@@ -1,11 +1,11 @@
-/* score.c: text that turns dots into scores, and gradients of scores into
- * gradients of dots, both for one row of a tile.
+/* score.c: text that computes scores from dots, and gradients of dots from
+ * gradients of scores, for one row of a tile.
  *
  *     values     each node of the body between the dots and the softmax becomes
- *                a C local, in the row's head or in the loop over columns
- *     gradients  the same nodes backwards, by the gradients of ops.def
+ *                a C local, before or in the loop over columns
+ *     gradients  the same nodes in reverse, by the gradients of ops.def
  *
- * Gradients go to dots and to what else the score reads and is trained (a slope
+ * Gradients go to dots and to trained operands that the score reads (a slope
  * per head, a bias). */
 #include "attn.h"
 
@@ -13,9 +13,9 @@ typedef struct ScorePrinter {
     Attn *attn;
     Text row, col; /* text outside and inside the column loop */
     int depth;
-    const char **val; /* by body node: its value's C name */
-    const char **dy;  /* gradient so far: an expression */
-    char *dep;        /* a dot's value reaches it */
+    const char **val; /* C name of each body node's value */
+    const char **dy;  /* its gradient so far, an expression */
+    char *dep;        /* 1 + whether it depends on a dot; 0: unknown */
 } ScorePrinter;
 
 static const char *float_type(const Attn *attn)
@@ -33,7 +33,8 @@ static const char *c_type(const Attn *attn, const Node *n)
     return isfloat(n) ? float_type(attn) : dtypes[n->dt].compute;
 }
 
-static int varies(const ScorePrinter *s, const Node *n) /* along the columns */
+static int varies_by_column(const ScorePrinter *s,
+                            const Node *n) /* along the columns */
 {
     return dim_of(n, s->attn->key) >= 0;
 }
@@ -41,10 +42,10 @@ static int varies(const ScorePrinter *s, const Node *n) /* along the columns */
 static const char *local(ScorePrinter *printer, const Node *n, const char *expr)
 {
     const char *name =
-        strf(printer->attn->arena, "v%d", attn_node(printer->attn, n));
+        strf(printer->attn->arena, "v%d", attn_body_index(printer->attn, n));
 
-    put_line(varies(printer, n) ? &printer->col : &printer->row,
-             printer->depth + varies(printer, n), "const %s %s = %s;",
+    put_line(varies_by_column(printer, n) ? &printer->col : &printer->row,
+             printer->depth + varies_by_column(printer, n), "const %s %s = %s;",
              c_type(printer->attn, n), name, expr);
     return name;
 }
@@ -68,10 +69,10 @@ static const char *position(ScorePrinter *printer, const Node *n)
 {
     Attn *attn = printer->attn;
     const Axis *a = n->dim[0].a;
-    AttnPlace p = attn_place(attn, a);
+    AttnPlace p = attn_index_map(attn, a);
     const char *i = a == attn->query
                         ? "q0 + r"
-                        : strf(attn->arena, "i_%s", attn_code(attn, a));
+                        : strf(attn->arena, "i_%s", attn_axis_name(attn, a));
 
     if (a == attn->key && p.two)
         return local(printer, n,
@@ -94,20 +95,20 @@ static const char *load(ScorePrinter *printer, const Node *n)
 
     if (v.n->nd == 1 && v.n->dt == Di32 && is_position(v.n))
         return position(printer, n);
-    put(&x, "*(%s", attn_at(attn, v));
+    put(&x, "*(%s", attn_row_pointer(attn, v));
     if (dim_of(v.n, attn->query) >= 0)
-        put(&x, " + (q0 + r) * %s", attn_stride(attn, v, attn->query));
+        put(&x, " + (q0 + r) * %s", attn_stride_name(attn, v, attn->query));
     if (dim_of(v.n, attn->key) >= 0)
-        put(&x, " + (k0 + j) * %s", attn_stride(attn, v, attn->key));
+        put(&x, " + (k0 + j) * %s", attn_stride_name(attn, v, attn->key));
     put(&x, ")");
     return local(printer, n, text_load(attn->arena, v.n->dt, x.s));
 }
 
-/* Operand k of n, of n's kind. */
+/* Operand k of n, converted to n's type. */
 static const char *operand(const ScorePrinter *printer, const Node *n, int k)
 {
     const Node *a = n->in[k];
-    const char *v = printer->val[attn_node(printer->attn, a)];
+    const char *v = printer->val[attn_body_index(printer->attn, a)];
 
     if (isfloat(n) && !isfloat(a) && !(n->op == Owhere && k == 0))
         return strf(printer->attn->arena, "(%s)%s", float_type(printer->attn),
@@ -115,9 +116,10 @@ static const char *operand(const ScorePrinter *printer, const Node *n, int k)
     return v;
 }
 
-/* scalar of the row of n's op; dy: the gradient of n. */
-static const char *in_c(const ScorePrinter *printer, const ScalarExpr *scalar,
-                        const Node *n, const char *dy)
+/* C text of `scalar` with n's operands; dy: the gradient of n. */
+static const char *scalar_text(const ScorePrinter *printer,
+                               const ScalarExpr *scalar, const Node *n,
+                               const char *dy)
 {
     const char *arg[SCALARIN];
     Text x = { .arena = printer->attn->arena };
@@ -125,13 +127,14 @@ static const char *in_c(const ScorePrinter *printer, const ScalarExpr *scalar,
     for (int k = 0; k < n->nin; k++)
         arg[k] = operand(printer, n, k);
     put_scalar(&x, scalar,
-               &(ScalarNames){ arg, printer->val[attn_node(printer->attn, n)],
+               &(ScalarNames){ arg,
+                               printer->val[attn_body_index(printer->attn, n)],
                                dy, printer->attn->dt });
     return x.s;
 }
 
-/* Division by a constant, as all scaling is, multiplies: the score is not
- * rounded on its way, so it may. Null: not a division by a constant. */
+/* Product with the reciprocal for a division by a constant, as all scaling is:
+ * scores are not rounded in between. Null: n is not such a division. */
 static const char *reciprocal(const ScorePrinter *printer, const Node *n)
 {
     if (n->op != Odiv || !isfloat(n) || n->in[1]->op != Oconst)
@@ -151,9 +154,9 @@ static int term_of(const Attn *attn, const Node *n)
     return -1;
 }
 
-/* ---- a score that is its term, scaled and masked ------------------------- */
+/* ---- scores that are a scaled and masked term ---------------------------- */
 
-static double constant(const Node *n) /* or 0 */
+static double constant(const Node *n) /* 0: not a finite constant */
 {
     while (n->op == Ocast || n->op == Obroadcast)
         n = n->in[0];
@@ -172,8 +175,8 @@ static int is_masking(const Node *n)
            x->at.constant.value < 0;
 }
 
-/* The factor of a scaling node, and its operand that is scaled. */
-static double factor(const Node *n, int *k)
+/* The factor of a scaling node (0: none); *k gets its scaled operand. */
+static double scale_factor(const Node *n, int *k)
 {
     double f = n->nin == 2 ? constant(n->in[1]) : 0;
 
@@ -189,17 +192,18 @@ static double factor(const Node *n, int *k)
     return f;
 }
 
-/* From the score down to the term; `at` if that node is a scaling passed. A
- * condition that reads one of these nodes needs it with its factor. */
-static double unit(const Attn *attn, const Node *at, int *passed)
+/* Product of the factors from the score down to its term; 0 if another op or a
+ * further use of a node is in between. *passed: `at` is one of the scaling
+ * nodes. */
+static double scale_of_score(const Attn *attn, const Node *at, int *passed)
 {
     double c = 1;
     const Node *n = attn->score;
 
     while (term_of(attn, n) < 0) {
         int k = 0;
-        double f = factor(n, &k);
-        if (n != attn->score && attn_uses(attn, n) > 1)
+        double f = scale_factor(n, &k);
+        if (n != attn->score && attn_body_users(attn, n) > 1)
             return 0;
         if (f != 0)
             *passed |= n == at;
@@ -217,16 +221,18 @@ double attn_unit(const Attn *attn)
 {
     int passed = 0;
 
-    return attn->scaled && attn->nterm == 1 ? unit(attn, NULL, &passed) : 0;
+    return attn->scaled && attn->nterm == 1
+               ? scale_of_score(attn, NULL, &passed)
+               : 0;
 }
 
-/* Left out: what is scaled is the unit's. */
+/* Is n a scaling node whose factor is part of the unit? */
 static int is_scaling(const Attn *attn, const Node *n)
 {
     int passed = 0;
 
-    return attn->scaled && attn->nterm == 1 && unit(attn, n, &passed) > 0 &&
-           passed;
+    return attn->scaled && attn->nterm == 1 &&
+           scale_of_score(attn, n, &passed) > 0 && passed;
 }
 
 static const char *elementwise(ScorePrinter *printer, const Node *n)
@@ -235,19 +241,19 @@ static const char *elementwise(ScorePrinter *printer, const Node *n)
 
     if (is_scaling(printer->attn, n)) {
         int k;
-        factor(n, &k);
+        scale_factor(n, &k);
         return operand(printer, n, k);
     }
     if (r)
         return local(
             printer, n,
             strf(printer->attn->arena, "%s * %s", operand(printer, n, 0), r));
-    return local(printer, n, in_c(printer, optab[n->op].expr, n, NULL));
+    return local(printer, n, scalar_text(printer, optab[n->op].expr, n, NULL));
 }
 
 static void value(ScorePrinter *printer, const Node *n)
 {
-    const char **v = &printer->val[attn_node(printer->attn, n)];
+    const char **v = &printer->val[attn_body_index(printer->attn, n)];
     int term = term_of(printer->attn, n);
 
     if (*v)
@@ -256,9 +262,9 @@ static void value(ScorePrinter *printer, const Node *n)
         *v = local(printer, n,
                    strf(printer->attn->arena,
                         printer->attn->gpu ? "s%d" : "s%d[j]", term));
-    else if (attn_isopen(printer->attn, n)) {
+    else if (attn_is_exact_mask(printer->attn, n)) {
         value(printer, n->in[1]);
-        *v = printer->val[attn_node(printer->attn, n->in[1])];
+        *v = printer->val[attn_body_index(printer->attn, n->in[1])];
     } else if (n->op == Oconst)
         *v = number(printer, n);
     else if (n->op == Oarg)
@@ -281,7 +287,7 @@ static int is_wanted(const Attn *attn, const Node *n)
 
 static int depends(ScorePrinter *printer, const Node *n)
 {
-    int at = attn_node(printer->attn, n);
+    int at = attn_body_index(printer->attn, n);
     int yes = term_of(printer->attn, n) >= 0 || is_wanted(printer->attn, n);
 
     if (printer->dep[at])
@@ -293,7 +299,7 @@ static int depends(ScorePrinter *printer, const Node *n)
     return yes;
 }
 
-/* The gradient of operand k of n, which has one, from dy, that of n. */
+/* The gradient of operand k of n from dy, the gradient of n. */
 static const char *gradient(const ScorePrinter *printer, const Node *n, int k,
                             const char *dy)
 {
@@ -303,19 +309,19 @@ static const char *gradient(const ScorePrinter *printer, const Node *n, int k,
         return dy;
     if (r)
         return strf(printer->attn->arena, "%s * %s", dy, r);
-    return in_c(printer, scalar_open(optab[n->op].grad[k]), n, dy);
+    return scalar_text(printer, scalar_open(optab[n->op].grad[k]), n, dy);
 }
 
-static void give(ScorePrinter *printer, const Node *n, const char *expr)
+static void add_gradient(ScorePrinter *printer, const Node *n, const char *expr)
 {
-    const char **d = &printer->dy[attn_node(printer->attn, n)];
+    const char **d = &printer->dy[attn_body_index(printer->attn, n)];
 
     *d = *d ? strf(printer->attn->arena, "(%s) + (%s)", *d, expr) : expr;
 }
 
 static void backward(ScorePrinter *printer, const Node *n)
 {
-    int at = attn_node(printer->attn, n);
+    int at = attn_body_index(printer->attn, n);
     const char *dy = strf(printer->attn->arena, "g%d", at);
 
     if (!printer->dy[at])
@@ -327,13 +333,13 @@ static void backward(ScorePrinter *printer, const Node *n)
                  "ur%d[j] = ds != 0 ? %s : 0;", (int)n->at.arg.index, dy);
     if (term_of(printer->attn, n) >= 0)
         return;
-    if (attn_isopen(printer->attn, n)) {
-        give(printer, n->in[1], dy);
+    if (attn_is_exact_mask(printer->attn, n)) {
+        add_gradient(printer, n->in[1], dy);
         return;
     }
     for (int k = 0; k < n->nin; k++)
         if (passes_gradient(n, k) && depends(printer, n->in[k]))
-            give(printer, n->in[k], gradient(printer, n, k, dy));
+            add_gradient(printer, n->in[k], gradient(printer, n, k, dy));
 }
 
 static void store_gradients(ScorePrinter *printer)
@@ -342,7 +348,7 @@ static void store_gradients(ScorePrinter *printer)
     const char *j = attn->gpu ? "" : "[j]";
 
     for (int i = 0; i < attn->nterm; i++) {
-        int at = attn_node(attn, attn->term[i]);
+        int at = attn_body_index(attn, attn->term[i]);
         if (printer->dy[at])
             put_line(&printer->col, printer->depth + 1, "s%d%s = g%d;", i, j,
                      at);
@@ -351,8 +357,9 @@ static void store_gradients(ScorePrinter *printer)
     }
 }
 
-/* From the score's value on: weight, gradient of the score, and back. */
-static void weigh(ScorePrinter *printer)
+/* From the score on: its weight, its gradient, and the gradients of the
+ * body in reverse. */
+static void put_backward_row(ScorePrinter *printer)
 {
     /* clang-format off */
     static const char *const lines[2][3] = {
@@ -364,20 +371,20 @@ static void weigh(ScorePrinter *printer)
     /* clang-format on */
     Attn *attn = printer->attn;
     const char *f = float_type(attn),
-               *z = printer->val[attn_node(attn, attn->score)];
+               *z = printer->val[attn_body_index(attn, attn->score)];
     const char *const *say = lines[attn->gpu != 0];
 
     put_line(&printer->col, printer->depth + 1, say[0], f, attn->type, z);
     put_line(&printer->col, printer->depth + 1, say[1], f);
     put_line(&printer->col, printer->depth + 1, "%s", say[2]);
     depends(printer, attn->score);
-    give(printer, attn->score, "ds");
-    for (int i = attn_node(attn, attn->score); i >= 0; i--)
+    add_gradient(printer, attn->score, "ds");
+    for (int i = attn_body_index(attn, attn->score); i >= 0; i--)
         backward(printer, attn->body->node[i]);
     store_gradients(printer);
 }
 
-static void tail(ScorePrinter *printer, int grad)
+static void put_masked_columns(ScorePrinter *printer, int grad)
 {
     Attn *attn = printer->attn;
     Text z = { .arena = attn->arena };
@@ -411,10 +418,10 @@ void attn_score1(Attn *attn, int depth, int grad)
     ScorePrinter s = score_new(attn, depth);
 
     if (grad)
-        weigh(&s);
+        put_backward_row(&s);
     else
         put_line(&s.col, depth + 1, "z = in ? %s : -INFINITY;",
-                 s.val[attn_node(attn, attn->score)]);
+                 s.val[attn_body_index(attn, attn->score)]);
     put(&attn->out, "%s%s", s.row.s ? s.row.s : "", s.col.s);
 }
 
@@ -423,10 +430,10 @@ void attn_score(Attn *attn, int depth, int grad)
     ScorePrinter s = score_new(attn, depth);
 
     if (grad)
-        weigh(&s);
+        put_backward_row(&s);
     else
         put_line(&s.col, depth + 1, "s0[j] = %s;",
-                 s.val[attn_node(attn, attn->score)]);
+                 s.val[attn_body_index(attn, attn->score)]);
     for (int i = 0; i < attn->nterm; i++)
         put_line(&attn->out, depth, "at_%s *restrict s%d = t%d + r * at_ld;",
                  attn->type, i, i);
@@ -434,5 +441,5 @@ void attn_score(Attn *attn, int depth, int grad)
     put_line(&attn->out, depth, "for (int j = 0; j < (int)seen; j++) {");
     put(&attn->out, "%s", s.col.s);
     put_line(&attn->out, depth, "}");
-    tail(&s, grad);
+    put_masked_columns(&s, grad);
 }

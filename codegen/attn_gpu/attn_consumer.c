@@ -1,12 +1,12 @@
-/* attn_consumer.c: attention on Hopper's tensor cores, the warpgroups that
- * multiply: scores and their gradients between two products, sums after the
- * second. See attn_producer.c. */
+/* attn_consumer.c: attention on Hopper's tensor cores, the consumer warpgroups:
+ * scores and their gradients between the two products, sums after the second
+ * one. See attn_producer.c. */
 #include "attn_gpu.h"
 
 /* ---- scores -------------------------------------------------------------- */
 
-/* Element i's query r and key j. Beyond the last row or column, what the score
- * reads is read of the last; such columns have no weight. */
+/* Query r and key j of element i. Beyond the last row or column the score reads
+ * the operands of the last one; such columns get no weight. */
 static void put_element(AttnWg *wg, int depth)
 {
     Attn *attn = &wg->gpu->attn;
@@ -14,8 +14,8 @@ static void put_element(AttnWg *wg, int depth)
     const char *col = "(i >> 2) * 8 + (lane & 3) * 2 + (i & 1)";
     const char *row = "row + (i & 2) * 4";
     const char *nr = keys ? "cols" : "rows", *nc = keys ? "rows" : "cols";
-    int64_t rows = attn_count(attn, keys ? attn->key : attn->query);
-    int64_t cols = attn_count(attn, keys ? attn->query : attn->key);
+    int64_t rows = attn_local_size(attn, keys ? attn->key : attn->query);
+    int64_t cols = attn_local_size(attn, keys ? attn->query : attn->key);
 
     if (rows % ATWGROWS)
         row = strf(attn->arena, "(int)at_least(%s, %s - 1)", row, nr);
@@ -31,7 +31,7 @@ static void put_element(AttnWg *wg, int depth)
              keys ? row : col);
 }
 
-/* lse and delta of element i: a thread has two rows, or 4 of 16 columns. */
+/* lse or delta of element i: a thread has two rows, or 4 of 16 columns. */
 static void put_number(AttnWg *wg, int depth, const char *name)
 {
     put_line(&wg->gpu->attn.out, depth,
@@ -57,7 +57,7 @@ static void close_elements(AttnWg *wg, int depth)
     wg->gpu->attn.open = 0;
 }
 
-/* s: scores, or backward weights. */
+/* s: scores to weights (backward), or masked scores (forward). */
 static void put_weights(AttnWg *wg, int depth, int open)
 {
     Attn *attn = &wg->gpu->attn;
@@ -69,14 +69,14 @@ static void put_weights(AttnWg *wg, int depth, int open)
     if (wg->gpu->back) {
         put_number(wg, depth + 1, "lse");
         put_line(&attn->out, depth + 1, "s[i] = weight_%s(z, lse);",
-                 attn_hides(attn) ? "f32" : "seen");
+                 attn_may_mask(attn) ? "f32" : "seen");
     } else {
         put_line(&attn->out, depth + 1, "s[i] = z;");
     }
     close_elements(wg, depth);
 }
 
-/* s: gradients of dots, d: weights. */
+/* s: scores to gradients of dots, d: gradients of weights to weights. */
 static void put_gradients(AttnWg *wg, int depth, int open)
 {
     Attn *attn = &wg->gpu->attn;
@@ -91,15 +91,15 @@ static void put_gradients(AttnWg *wg, int depth, int open)
     close_elements(wg, depth);
 }
 
-/* Tiles in which all conditions of the mask hold, and that are whole, need not
- * ask them of each pair. (A score with functions in it does: two texts of 64
- * tanh compile for seconds.) */
+/* Condition for a whole tile in which all mask conditions hold, so that its
+ * pairs need no test. (Scores with functions test each pair: two texts with 64
+ * tanh take seconds to compile.) */
 static const char *whole_tile(AttnWg *wg)
 {
     Attn *attn = &wg->gpu->attn;
     int keys = wg->job->keys;
-    int64_t n = attn_count(attn, keys ? attn->query : attn->key);
-    const char *all = attn_allseen(attn);
+    int64_t n = attn_local_size(attn, keys ? attn->query : attn->key);
+    const char *all = attn_tile_unmasked(attn);
 
     if (n % wg->cols == 0)
         return all;
@@ -135,7 +135,7 @@ static void put_product(AttnWg *wg, int depth, const char *sum, int from,
 
     for (int i = from; i < to; i++)
         put_line(&attn->out, depth,
-                 "%s_by_cols<%lld, %lld>(%s, %s, from + %lld, %d);",
+                 "mma_%s_by_cols<%lld, %lld>(%s, %s, from + %lld, %d);",
                  i < wg->held ? "held" : "rows", (long long)wg->row[i].W,
                  (long long)wg->cols, sum,
                  strf(attn->arena, i < wg->held ? "h%lld" : "line + %lld",
@@ -144,8 +144,8 @@ static void put_product(AttnWg *wg, int depth, const char *sum, int from,
     put_line(&attn->out, depth, "wg_commit();");
 }
 
-/* Rows that stay in registers, from where they came to. */
-static void take_rows(AttnWg *wg)
+/* Loads rows that stay in registers. */
+static void put_take_rows(AttnWg *wg)
 {
     Attn *attn = &wg->gpu->attn;
 
@@ -158,27 +158,27 @@ static void take_rows(AttnWg *wg)
     }
 }
 
-/* The tile before meets its values; not waited for. */
+/* Issues the product of the previous tile's weights and values. */
 static void put_values(AttnWg *wg, int depth)
 {
     Attn *attn = &wg->gpu->attn;
     const AttnSlab *slab = &wg->col[attn->ndot];
 
-    put_line(&attn->out, depth, "hold(p);");
-    put_line(&attn->out, depth, "hold(o%d);", attn->values);
+    put_line(&attn->out, depth, "keep_in_registers(p);");
+    put_line(&attn->out, depth, "keep_in_registers(o%d);", attn->values);
     put_line(&attn->out, depth, "wg_fence();");
-    put_line(&attn->out, depth,
-             "weigh_cols<%lld, %lld>(o%d, p, base + %lld + last * %lld);",
-             (long long)slab->W, (long long)wg->cols, attn->values,
-             (long long)(attn_wg_tiles(wg) + slab->at),
-             (long long)wg->colbytes);
+    put_line(
+        &attn->out, depth,
+        "mma_registers_by_cols<%lld, %lld>(o%d, p, base + %lld + last * %lld);",
+        (long long)slab->W, (long long)wg->cols, attn->values,
+        (long long)(attn_wg_tiles(wg) + slab->at), (long long)wg->colbytes);
     put_line(&attn->out, depth, "wg_commit();");
 }
 
 /* ---- sums ---------------------------------------------------------------- */
 
-/* Which gradient the columns of slab i are summed into, or -1. */
-static int sum_of(const AttnWg *wg, int i)
+/* The gradient that the columns of slab i are summed into, or -1. */
+static int summed_gradient(const AttnWg *wg, int i)
 {
     const Attn *attn = &wg->gpu->attn;
 
@@ -192,55 +192,56 @@ static int sum_of(const AttnWg *wg, int i)
     return attn_has_out(wg->job, op) ? op : -1;
 }
 
-/* Sums of slabs [from, to) with weights `p` made of `x`; not waited for. */
+/* Issues the sums of slabs [from, to) with weights `p`, packed from `x`. */
 static void put_sums(AttnWg *wg, const char *p, const char *x, int from, int to)
 {
     Attn *attn = &wg->gpu->attn;
     int any = 0;
 
     for (int i = from; i < to; i++)
-        any |= sum_of(wg, i) >= 0;
+        any |= summed_gradient(wg, i) >= 0;
     if (!any)
         return;
     put_line(&attn->out, 4, "uint32_t %s[%lld][4];", p,
              (long long)wg->cols / 16);
-    put_line(&attn->out, 4, "pack(%s, %s), hold(%s);", p, x, p);
+    put_line(&attn->out, 4, "pack(%s, %s), keep_in_registers(%s);", p, x, p);
     put_line(&attn->out, 4, "wg_fence();");
     for (int i = to; i-- > from;)
-        if (sum_of(wg, i) >= 0)
+        if (summed_gradient(wg, i) >= 0)
             put_line(&attn->out, 4,
-                     "weigh_cols<%lld, %lld>(o%d, %s, from + %lld);",
+                     "mma_registers_by_cols<%lld, %lld>(o%d, %s, from + %lld);",
                      (long long)wg->col[i].W, (long long)wg->cols,
-                     sum_of(wg, i), p, (long long)wg->col[i].at);
+                     summed_gradient(wg, i), p, (long long)wg->col[i].at);
     put_line(&attn->out, 4, "wg_commit();");
     if (wg->job->stores && from == 0)
         put_line(&attn->out, 4, "store_dscores<%lld>(%s, %s, q0, row, cols);",
                  (long long)wg->cols, attn_dscores_at(wg->gpu, wg->job), p);
 }
 
-static void hold_sums(AttnWg *wg)
+static void keep_sums(AttnWg *wg)
 {
     const char *p[2] = { NULL, NULL };
 
     for (int i = 0; i < wg->ncol; i++)
-        if (sum_of(wg, i) >= 0) {
+        if (summed_gradient(wg, i) >= 0) {
             int values = i == wg->gpu->attn.ndot;
-            put_line(&wg->gpu->attn.out, 4, "hold(o%d);", sum_of(wg, i));
+            put_line(&wg->gpu->attn.out, 4, "keep_in_registers(o%d);",
+                     summed_gradient(wg, i));
             if (!values || !wg->tight)
                 p[values] = values ? "p" : "ps";
         }
     for (int i = 0; i < 2; i++)
         if (p[i])
-            put_line(&wg->gpu->attn.out, 4, "hold(%s);", p[i]);
+            put_line(&wg->gpu->attn.out, 4, "keep_in_registers(%s);", p[i]);
 }
 
-/* "what(o, place);" for each result, in turns of the item's sums that `when`
- * says, of the block that has them. It may end there. */
-static void put_waiting(AttnWg *wg, const char *when, const char *what,
-                        int ends)
+/* Call `what` on each partial accumulator in the launches selected by `when`,
+ * in the block that has the sums; ends: that block returns. */
+static void put_partial_sums(AttnWg *wg, const char *when, const char *what,
+                             int ends)
 {
     Attn *attn = &wg->gpu->attn;
-    int64_t turns = attn_sum_turns(wg->gpu, wg->job);
+    int64_t turns = attn_sum_parts(wg->gpu, wg->job);
 
     if (turns == 1)
         return;
@@ -260,46 +261,46 @@ static void zero_sums(AttnWg *wg)
     Attn *attn = &wg->gpu->attn;
 
     for (int i = 0; i < wg->ncol; i++) {
-        int op = sum_of(wg, i);
+        int op = summed_gradient(wg, i);
         if (op < 0)
             continue;
         put_line(&attn->out, 3, "float o%d[%lld];", op,
                  (long long)wg->col[i].W / 2);
         put_line(&attn->out, 3, "zero(o%d);", op);
     }
-    put_waiting(wg, "> 0", "get_waiting", 0);
+    put_partial_sums(wg, "> 0", "load_partial", 0);
 }
 
-/* To rows from `to` on, as many as `rows` says. */
+/* Stores to rows from `to` on, `rows` of them, scaled by f0 and f1. */
 static void put_store(AttnWg *wg, int depth, AttnView v, int op, const char *to,
                       const char *rows, const char *f0, const char *f1)
 {
     Attn *attn = &wg->gpu->attn;
     Axis *in[MAXD], *a = wg->job->keys ? attn->key : attn->query;
 
-    attn_inner(attn, attn->node->in[op], in);
+    attn_inner_axes(attn, attn->node->in[op], in);
     AttnSlab s = attn_slab(attn, v, a, in[0]);
     put_line(&attn->out, depth,
              "store_rows<%lld, %d, %d>(%s, %s, %s, o%d, row, %s, %lld, %s, "
              "%s);",
              (long long)s.W,
              attn_straight(attn, &s, 2) + attn_straight(attn, &s, 8),
-             wg->job->loads ? 2 : 8, to, attn_stride(attn, v, a),
-             attn_stride(attn, v, s.in), op, rows, (long long)s.w, f0, f1);
+             wg->job->loads ? 2 : 8, to, attn_stride_name(attn, v, a),
+             attn_stride_name(attn, v, s.in), op, rows, (long long)s.w, f0, f1);
 }
 
 static const char *rows_at(Attn *attn, AttnView v, const Axis *a,
                            const char *from)
 {
-    return strf(attn->arena, "%s + %s * %s", attn_at(attn, v), from,
-                attn_stride(attn, v, a));
+    return strf(attn->arena, "%s + %s * %s", attn_row_pointer(attn, v), from,
+                attn_stride_name(attn, v, a));
 }
 
 /* ---- forward ------------------------------------------------------------- */
 
-/* A tile's scores while the tile before meets its values, also if that is the
- * last one of the item before. (Of a block's first tile there is none: what is
- * summed is anything, and let go.) */
+/* A tile's scores are computed while the previous tile's weights are multiplied
+ * with values, across items too. (Before the first tile of a block this product
+ * is meaningless; its result is discarded.) */
 static void open_tile(AttnWg *wg, int depth, const char *first)
 {
     Attn *attn = &wg->gpu->attn;
@@ -310,15 +311,16 @@ static void open_tile(AttnWg *wg, int depth, const char *first)
              (long long)attn_wg_tiles(wg), (long long)wg->colbytes);
     put_line(&attn->out, depth, "float s[%lld], scale[2];",
              (long long)wg->cols / 2);
-    put_line(&attn->out, depth, "await(ring_full(0, stage), phase);");
-    put_line(&attn->out, depth, "%sawait(ring_full(1, last), late);", first);
+    put_line(&attn->out, depth, "barrier_wait(ring_full(0, stage), phase);");
+    put_line(&attn->out, depth, "%sbarrier_wait(ring_full(1, last), late);",
+             first);
     put_line(&attn->out, depth, "fetch_fence();");
     put_line(&attn->out, depth, "wg_fence();");
     put_product(wg, depth, "s", 0, attn->ndot);
     put_values(wg, depth);
     put_line(&attn->out, depth, "wg_wait<1>();");
-    put_line(&attn->out, depth, "hold(s);");
-    put_line(&attn->out, depth, "used(ring_empty(0, stage));");
+    put_line(&attn->out, depth, "keep_in_registers(s);");
+    put_line(&attn->out, depth, "consumer_release(ring_empty(0, stage));");
     put_scores(wg, depth, put_weights);
 }
 
@@ -327,12 +329,13 @@ static void await_values(AttnWg *wg, int depth, const char *first)
     Attn *attn = &wg->gpu->attn;
 
     put_line(&attn->out, depth, "wg_wait<0>();");
-    put_line(&attn->out, depth, "%sused(ring_empty(1, last));", first);
-    put_line(&attn->out, depth, "hold(p);");
-    put_line(&attn->out, depth, "hold(o%d);", attn->values);
+    put_line(&attn->out, depth, "%sconsumer_release(ring_empty(1, last));",
+             first);
+    put_line(&attn->out, depth, "keep_in_registers(p);");
+    put_line(&attn->out, depth, "keep_in_registers(o%d);", attn->values);
 }
 
-/* The item whose last values have been summed. */
+/* Results of the item whose last values have been summed. */
 static void put_results(AttnWg *wg, int depth)
 {
     Attn *attn = &wg->gpu->attn;
@@ -346,7 +349,7 @@ static void put_results(AttnWg *wg, int depth)
         put_line(&attn->out, depth + 2,
                  "lse_to[(row + 8 * h) * %s] = max[h] * UNIT + (sum[h] > 0 ? "
                  "log_f32(sum[h]) : 0);",
-                 attn_stride(attn, wg->gpu->lse, attn->query));
+                 attn_stride_name(attn, wg->gpu->lse, attn->query));
     }
     if (wg->gpu->out.n)
         put_store(wg, depth, wg->gpu->out, attn->values, "out_to", "held",
@@ -361,7 +364,7 @@ static void first_tile(AttnWg *wg, int depth)
     open_tile(wg, depth, "if (round) ");
     put_line(&attn->out, depth, "float most[2] = { -INFINITY, -INFINITY };");
     put_line(&attn->out, depth, "float all[2] = { };");
-    put_line(&attn->out, depth, "soften(s, most, all, scale);");
+    put_line(&attn->out, depth, "online_softmax(s, most, all, scale);");
     await_values(wg, depth, "if (round) ");
     put_line(&attn->out, depth, "if (round) {");
     put_results(wg, depth + 1);
@@ -377,13 +380,14 @@ static void next_tile(AttnWg *wg, int depth)
     Attn *attn = &wg->gpu->attn;
 
     open_tile(wg, depth, "");
-    put_line(&attn->out, depth, "soften(s, max, sum, scale);");
+    put_line(&attn->out, depth, "online_softmax(s, max, sum, scale);");
     await_values(wg, depth, "");
     put_line(&attn->out, depth, "rescale(o%d, scale);", attn->values);
     put_line(&attn->out, depth, "pack(p, s);");
 }
 
-/* Before a block's first item: sums, and where the item before goes. */
+/* Declares sums and the destination of the previous item, before a block's
+ * first item. */
 void attn_wg_open(AttnGpu *gpu)
 {
     Attn *attn = &gpu->attn;
@@ -399,12 +403,14 @@ void attn_wg_open(AttnGpu *gpu)
     put_line(&attn->out, 1, "int last = 0, late = 0, held = 0;");
     if (gpu->out.n)
         put_line(&attn->out, 1, "%s *out_to = %s;",
-                 dtypes[gpu->out.n->dt].store, attn_base(attn, gpu->out));
+                 dtypes[gpu->out.n->dt].store,
+                 attn_pointer_name(attn, gpu->out));
     if (gpu->lse.n)
         put_line(&attn->out, 1, "float *lse_to = %s;",
-                 attn_base(attn, gpu->lse));
+                 attn_pointer_name(attn, gpu->lse));
     put_line(&attn->out, 1, "zero(o%d);", attn->values);
-    put_line(&attn->out, 1, "hold(p);"); /* else width 256 is serialized */
+    /* without it ptxas serializes width 256 */
+    put_line(&attn->out, 1, "keep_in_registers(p);");
 }
 
 void attn_wg_close(AttnGpu *gpu)
@@ -412,18 +418,18 @@ void attn_wg_close(AttnGpu *gpu)
     Attn *attn = &gpu->attn;
     AttnWg w = attn_wg(gpu, gpu->job);
 
-    put_line(&attn->out, 1, "await(ring_full(1, last), late);");
+    put_line(&attn->out, 1, "barrier_wait(ring_full(1, last), late);");
     put_line(&attn->out, 1, "fetch_fence();");
     put_values(&w, 1);
     await_values(&w, 1, "");
     put_results(&w, 1);
 }
 
-static void forward(AttnWg *wg)
+static void put_forward(AttnWg *wg)
 {
     Attn *attn = &wg->gpu->attn;
 
-    put_line(&attn->out, 3, "await(LINE_FULL(at), round / %lld & 1);",
+    put_line(&attn->out, 3, "barrier_wait(LINE_FULL(at), round / %lld & 1);",
              (long long)wg->lines);
     attn_wg_first(wg);
     put_line(&attn->out, 3, "{");
@@ -441,12 +447,12 @@ static void forward(AttnWg *wg)
     attn_wg_follow(wg);
     next_tile(wg, 4);
     put_line(&attn->out, 3, "}");
-    put_line(&attn->out, 3, "used(LINE_EMPTY(at));");
+    put_line(&attn->out, 3, "consumer_release(LINE_EMPTY(at));");
 }
 
 /* ---- backward ------------------------------------------------------------ */
 
-/* Logsumexps, times log2 e, and deltas of a thread's two rows. */
+/* Logsumexps and deltas of a thread's two rows. */
 static void open_backward(AttnWg *wg)
 {
     Attn *attn = &wg->gpu->attn;
@@ -460,12 +466,12 @@ static void open_backward(AttnWg *wg)
     for (int i = 0; i < 2; i++)
         put_line(&attn->out, 4,
                  "%s_of[h] = r < rows ? (%s)[(q0 + r) * %s] : 0;",
-                 i ? "delta" : "lse", attn_at(attn, *v[i]),
-                 attn_stride(attn, *v[i], attn->query));
+                 i ? "delta" : "lse", attn_row_pointer(attn, *v[i]),
+                 attn_stride_name(attn, *v[i], attn->query));
     put_line(&attn->out, 3, "}");
 }
 
-static void put_number_places(AttnWg *wg)
+static void put_number_pointers(AttnWg *wg)
 {
     Attn *attn = &wg->gpu->attn;
 
@@ -490,8 +496,8 @@ static void put_dscores(AttnWg *wg, const char *x, const char *weight)
     put_line(&attn->out, 4, "}");
 }
 
-/* Weights beside the product that makes d, gradients of scores beside that of
- * the values' gradient. */
+/* Weights are computed during the product that makes d, gradients of scores
+ * during that of the values' gradient. */
 static void scaled_tile(AttnWg *wg)
 {
     Attn *attn = &wg->gpu->attn;
@@ -499,29 +505,30 @@ static void scaled_tile(AttnWg *wg)
     put_product(wg, 4, "s", 0, attn->ndot);
     put_product(wg, 4, "d", attn->ndot, attn->ndot + 1);
     put_line(&attn->out, 4, "wg_wait<1>();");
-    put_line(&attn->out, 4, "hold(s);");
+    put_line(&attn->out, 4, "keep_in_registers(s);");
     put_scores(wg, 4, put_weights);
     put_sums(wg, "p", "s", attn->ndot, attn->ndot + 1);
-    put_line(&attn->out, 4, "wg_wait<%d>();", sum_of(wg, attn->ndot) >= 0);
-    put_line(&attn->out, 4, "hold(d);");
+    put_line(&attn->out, 4, "wg_wait<%d>();",
+             summed_gradient(wg, attn->ndot) >= 0);
+    put_line(&attn->out, 4, "keep_in_registers(d);");
     put_dscores(wg, "s", "s[i]");
     put_sums(wg, "ps", "s", 0, attn->ndot);
 }
 
-/* Where registers are few, s is gone before d comes: weights are those that the
- * values' gradient was summed with, of bf16. */
+/* If registers are few, s is dead before d is computed: weights are those in
+ * bf16 that the values' gradient was summed with. */
 static void tight_tile(AttnWg *wg)
 {
     Attn *attn = &wg->gpu->attn;
 
     put_product(wg, 4, "s", 0, attn->ndot);
     put_line(&attn->out, 4, "wg_wait<0>();");
-    put_line(&attn->out, 4, "hold(s);");
+    put_line(&attn->out, 4, "keep_in_registers(s);");
     put_scores(wg, 4, put_weights);
     put_sums(wg, "p", "s", attn->ndot, attn->ndot + 1);
     put_product(wg, 4, "d", attn->ndot, attn->ndot + 1);
     put_line(&attn->out, 4, "wg_wait<0>();");
-    put_line(&attn->out, 4, "hold(d), hold(p);");
+    put_line(&attn->out, 4, "keep_in_registers(d), keep_in_registers(p);");
     put_dscores(wg, "d", "unpacked(p, i)");
     put_sums(wg, "ps", "d", 0, attn->ndot);
 }
@@ -533,31 +540,33 @@ static void any_tile(AttnWg *wg)
     put_product(wg, 4, "s", 0, attn->ndot);
     put_product(wg, 4, "d", attn->ndot, attn->ndot + 1);
     put_line(&attn->out, 4, "wg_wait<0>();");
-    put_line(&attn->out, 4, "hold(s);");
-    put_line(&attn->out, 4, "hold(d);");
+    put_line(&attn->out, 4, "keep_in_registers(s);");
+    put_line(&attn->out, 4, "keep_in_registers(d);");
     put_scores(wg, 4, put_gradients);
     put_sums(wg, "p", "d", attn->ndot, attn->ndot + 1);
     put_sums(wg, "ps", "s", 0, attn->ndot);
 }
 
-/* Gradients of scores meet keys. */
+/* Multiplies stored gradients of scores with keys. */
 static void loaded_tile(AttnWg *wg)
 {
     Attn *attn = &wg->gpu->attn;
 
     put_line(&attn->out, 4, "wg_fence();");
     for (int i = 0; i < wg->ncol; i++)
-        if (sum_of(wg, i) >= 0)
-            put_line(&attn->out, 4,
-                     "weigh_keys<%lld>(o%d, from + %lld, from + %lld);",
-                     (long long)wg->col[i].W, sum_of(wg, i),
-                     (long long)wg->dscores, (long long)wg->col[i].at);
+        if (summed_gradient(wg, i) >= 0)
+            put_line(
+                &attn->out, 4,
+                "mma_dscores_by_keys<%lld>(o%d, from + %lld, from + %lld);",
+                (long long)wg->col[i].W, summed_gradient(wg, i),
+                (long long)wg->dscores, (long long)wg->col[i].at);
     put_line(&attn->out, 4, "wg_commit();");
     put_line(&attn->out, 4, "wg_wait<0>();");
     for (int i = 0; i < wg->ncol; i++)
-        if (sum_of(wg, i) >= 0)
-            put_line(&attn->out, 4, "hold(o%d);", sum_of(wg, i));
-    put_line(&attn->out, 4, "used(ring_empty(0, stage));");
+        if (summed_gradient(wg, i) >= 0)
+            put_line(&attn->out, 4, "keep_in_registers(o%d);",
+                     summed_gradient(wg, i));
+    put_line(&attn->out, 4, "consumer_release(ring_empty(0, stage));");
 }
 
 static void backward_tile(AttnWg *wg)
@@ -567,7 +576,7 @@ static void backward_tile(AttnWg *wg)
     put_line(&attn->out, 4, "float s[%lld], d[%lld];", (long long)wg->cols / 2,
              (long long)wg->cols / 2);
     if (wg->job->keys)
-        put_number_places(wg);
+        put_number_pointers(wg);
     put_line(&attn->out, 4, "wg_fence();");
     if (attn_unit(attn) == 0)
         any_tile(wg);
@@ -576,8 +585,8 @@ static void backward_tile(AttnWg *wg)
     else
         scaled_tile(wg);
     put_line(&attn->out, 4, "wg_wait<0>();");
-    hold_sums(wg);
-    put_line(&attn->out, 4, "used(ring_empty(0, stage));");
+    keep_sums(wg);
+    put_line(&attn->out, 4, "consumer_release(ring_empty(0, stage));");
 }
 
 static void put_change(AttnWg *wg)
@@ -588,12 +597,12 @@ static void put_change(AttnWg *wg)
              (long long)wg->tiles);
     put_line(&attn->out, 5, "combination = now / %lld;", (long long)wg->tiles);
     put_line(&attn->out, 5, "if (changes)");
-    put_line(&attn->out, 6, "used(CHANGE_EMPTY);");
-    put_line(&attn->out, 5, "await(CHANGE_FULL, changes++ & 1);");
+    put_line(&attn->out, 6, "consumer_release(CHANGE_EMPTY);");
+    put_line(&attn->out, 5, "barrier_wait(CHANGE_FULL, changes++ & 1);");
     put_line(&attn->out, 4, "}");
 }
 
-static void backward(AttnWg *wg)
+static void put_backward_loop(AttnWg *wg)
 {
     Attn *attn = &wg->gpu->attn;
 
@@ -605,7 +614,7 @@ static void backward(AttnWg *wg)
         put_change(wg);
     put_line(&attn->out, 4, "const uint32_t from = base + %lld + stage * %lld;",
              (long long)attn_wg_tiles(wg), (long long)wg->colbytes);
-    put_line(&attn->out, 4, "await(ring_full(0, stage), phase);");
+    put_line(&attn->out, 4, "barrier_wait(ring_full(0, stage), phase);");
     put_line(&attn->out, 4, "fetch_fence();");
     if (wg->job->loads)
         loaded_tile(wg);
@@ -620,17 +629,17 @@ static void close_backward(AttnWg *wg)
     Attn *attn = &wg->gpu->attn;
 
     for (int i = 0; i < wg->job->nout && wg->job->split > 1; i++)
-        put_line(&attn->out, 3, "gather_sums(o%d, base, share, %lld);",
+        put_line(&attn->out, 3, "reduce_cluster_sums(o%d, base, share, %lld);",
                  wg->job->out[i], (long long)wg->job->split);
     if (wg->job->split > 1) {
         put_line(&attn->out, 3, "if (share)");
         put_line(&attn->out, 4, "return;");
     }
-    put_waiting(wg, "< %lld", "put_waiting", 1);
+    put_partial_sums(wg, "< %lld", "store_partial", 1);
     for (int i = 0; i < wg->job->nout; i++) {
         int op = wg->job->out[i];
         const char *f = op == attn->values ? "1" : "UNIT";
-        AttnView v = attn_grad(wg->gpu, op);
+        AttnView v = attn_gradient_view(wg->gpu, op);
         put_store(wg, 3, v, op,
                   wg->job->keys ? rows_at(attn, v, attn->key, "k0")
                                 : rows_at(attn, v, attn->query, "q0"),
@@ -647,7 +656,7 @@ void attn_wg_job(AttnGpu *gpu, const AttnJob *job)
 
     attn_wg_line(&w);
     if (!gpu->back) {
-        forward(&w);
+        put_forward(&w);
         return;
     }
     put_line(&attn->out, 3, "const int lane = TID & 31;");
@@ -657,8 +666,8 @@ void attn_wg_job(AttnGpu *gpu, const AttnJob *job)
                  : "const int row = ((TID >> 5) - 4) * 16 + (lane >> 2);");
     zero_sums(&w);
     if (!job->loads)
-        put_line(&attn->out, 3, "await(ROWS_FULL, 0);");
-    take_rows(&w);
-    backward(&w);
+        put_line(&attn->out, 3, "barrier_wait(ROWS_FULL, 0);");
+    put_take_rows(&w);
+    put_backward_loop(&w);
     close_backward(&w);
 }

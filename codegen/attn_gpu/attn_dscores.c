@@ -1,46 +1,33 @@
-/* attn_dscores.c: backward with five products on tensor cores. The job of keys
- * stores the gradients of scores in work space, in bf16 as they meet queries;
- * the job of queries loads them, where it would make scores, weights and their
- * gradients again. Nothing is added in memory: sums have the order that they
- * have without.
+/* attn_dscores.c: backward with five products on tensor cores. The keys' job
+ * stores the gradients of scores in workspace, in bf16 as they are multiplied
+ * with queries; the queries' job loads them instead of recomputing scores,
+ * weights and their gradients. There are no atomic additions, and sums have the
+ * same order in both forms.
  *
- * Work space beyond attn_space, or half of it where a turn keeps all
- * multiprocessors busy, is made less by turns, a pair of launches each:
- * combinations of the score's axes one behind the other, first of those that
- * the keys have, then of those that are summed over. Sums that go on in the
- * next turn wait in work space too, in fp32 as threads hold them.
+ * If the workspace exceeds attn_workspace_bytes (or half of it, where a part
+ * keeps all multiprocessors busy), the work is divided into parts, a pair of
+ * launches each: first over combinations of the keys' score axes, then over the
+ * axes that are summed. Sums that continue in the next part are kept in
+ * workspace, in fp32 and in register order.
  *
- * TFLOP/s, one launch and many behind each other, one H200, causal: 4
- * sequences of 4096, width 128, 419 and 402 with seven products, 446 and 414
- * so (cuDNN 483 and 442); one sequence 413 and 419, now 438 and 429 (442 and
- * 418); width 256 342, now 414; 8 heads of 32k 476 and 460. A step of Qwen3's
- * widths, 4 layers, 4/4: attention backward 60.1 to 55.1 ms. The queries'
- * launch takes 0.70 of 3.0 ms. What is stored costs 0.5 ms more, whatever the
- * cache is told; behind the next tile's products it costs 0.8, by bulk copies
- * from shared memory 0.8 too (without the copies 0.6: it is the warpgroup that
- * waits), though latent attention gains there (412 to 428). So where sums are
- * 128 or 320 wide (width 64: 362 to 355, latent attention: 389 to 371) scores
- * are made again.
- *
- * On an H100 in a step with 4 sequences of width 128, ms a call: 3.50 in one
- * turn, 3.52 in a turn a sequence (a quarter of the work space, 128 blocks of
- * keys), 5.76 in two: a sequence has no more of L2 by itself. On an H200 3.43
- * in one, 3.57 in a turn a sequence; two turns of two are taken. */
+ * Storing costs more than it saves if sums are at most 128 or more than 256
+ * columns wide: decisions/attention-backward.md. */
 #include "attn_gpu.h"
 
-enum { LEAST = 128, MOST = 256 }; /* columns of sums: wider than, at most */
-/* Blocks of keys that a turn of half of the work space has at least. */
-enum { BLOCKS = 128 };
+/* columns of sums: more than LEAST, at most MOST */
+enum { LEAST = 128, MOST = 256 };
+/* Least blocks of keys in a part, for half of the workspace. */
+enum { LEASTBLOCKS = 128 };
 
-int64_t attn_space = (int64_t)9 << 28;
+int64_t attn_workspace_bytes = (int64_t)9 << 28;
 
 static int64_t blocks_along(const Attn *attn, const Axis *a)
 {
-    return (attn_count(attn, a) + ATWGROWS - 1) / ATWGROWS;
+    return (attn_local_size(attn, a) + ATWGROWS - 1) / ATWGROWS;
 }
 
-/* Pairs of a block of keys and one of queries that have room. */
-static int64_t squares(const Attn *attn)
+/* Pairs of a block of keys and a block of queries with stored gradients. */
+static int64_t stored_squares(const Attn *attn)
 {
     int64_t n = blocks_along(attn, attn->key);
 
@@ -50,34 +37,38 @@ static int64_t squares(const Attn *attn)
 
 static int64_t all_combinations(const Attn *attn)
 {
-    return attn_product(attn, attn->x, attn->nx);
+    return attn_local_product(attn, attn->x, attn->nx);
 }
 
-static int64_t over(const AttnGpu *attn, const AttnJob *job)
+static int64_t job_combinations(const AttnGpu *attn, const AttnJob *job)
 {
-    return attn_product(&attn->attn, job->over, job->nover);
+    return attn_local_product(&attn->attn, job->over, job->nover);
 }
 
-/* Turns that the sums of a block of the job take. */
-int64_t attn_sum_turns(const AttnGpu *attn, const AttnJob *job)
+/* Parts over which the sums of a block continue. */
+int64_t attn_sum_parts(const AttnGpu *attn, const AttnJob *job)
 {
-    return attn->pairs > over(attn, job) ? attn->pairs / over(attn, job) : 1;
+    return attn->pairs > job_combinations(attn, job)
+               ? attn->pairs / job_combinations(attn, job)
+               : 1;
 }
 
 int64_t attn_combinations(const AttnGpu *attn, const AttnJob *job)
 {
-    int64_t turns = (attn->pairs ? attn->pairs : 1) / attn_sum_turns(attn, job);
+    int64_t parts_of_job =
+        (attn->pairs ? attn->pairs : 1) / attn_sum_parts(attn, job);
 
-    return over(attn, job) / turns;
+    return job_combinations(attn, job) / parts_of_job;
 }
 
-/* Its place for the block's rows and the tile's columns. */
+/* Address of the gradients of scores of the block's rows and the tile's
+ * columns. */
 const char *attn_dscores_at(AttnGpu *gpu, const AttnJob *job)
 {
     Attn *attn = &gpu->attn;
     int64_t keys = blocks_along(attn, attn->key);
-    int64_t loop =
-        attn_product(attn, job->loop, job->nloop) / attn_sum_turns(gpu, job);
+    int64_t loop = attn_local_product(attn, job->loop, job->nloop) /
+                   attn_sum_parts(gpu, job);
     const char *c = strf(attn->arena, "item %% %lld",
                          (long long)attn_combinations(gpu, job));
 
@@ -92,14 +83,14 @@ const char *attn_dscores_at(AttnGpu *gpu, const AttnJob *job)
             : strf(attn->arena, "k0 / 128 * %lld + q0 / 128",
                    (long long)blocks_along(attn, attn->query));
     return strf(attn->arena, "dscores + ((%s) * %lld + %s) * %d", c,
-                (long long)squares(attn), square, ATSQUARE);
+                (long long)stored_squares(attn), square, ATSQUARE);
 }
 
-/* Bytes of the gradients of scores of a turn; behind them sums wait. */
+/* Bytes of the gradients of scores of one part; partial sums follow them. */
 static int64_t stored_bytes(const AttnGpu *attn)
 {
-    return squares(&attn->attn) * all_combinations(&attn->attn) / attn->pairs *
-           ATSQUARE;
+    return stored_squares(&attn->attn) * all_combinations(&attn->attn) /
+           attn->pairs * ATSQUARE;
 }
 
 static int64_t item_bytes(const AttnGpu *attn, const AttnJob *job)
@@ -112,13 +103,13 @@ static int64_t waiting_bytes(const AttnGpu *attn, const AttnJob *to)
     int64_t sum = 0;
 
     for (const AttnJob *j = attn->job; j < to; j++)
-        if (attn_sum_turns(attn, j) > 1)
+        if (attn_sum_parts(attn, j) > 1)
             sum += item_bytes(attn, j) * attn_combinations(attn, j) *
                    blocks_along(&attn->attn, attn->attn.key);
     return sum;
 }
 
-/* Where the item's sums of its results before `out` end. */
+/* Address of the item's partial sums of result `out`. */
 const char *attn_waiting_at(AttnGpu *attn, const AttnJob *job, int out)
 {
     AttnJob before = *job;
@@ -130,7 +121,8 @@ const char *attn_waiting_at(AttnGpu *attn, const AttnJob *job, int out)
                 (long long)item_bytes(attn, job));
 }
 
-/* Are its axes the first of the score's, so that its turns are the queries'? */
+/* Are its axes the first axes of the score, so that its parts are those of the
+ * queries' job? */
 static int is_prefix(const Attn *attn, const AttnJob *job)
 {
     for (int i = 0; i < job->nover; i++)
@@ -139,8 +131,8 @@ static int is_prefix(const Attn *attn, const AttnJob *job)
     return 1;
 }
 
-/* The job of keys that has gradients of scores, or null. */
-static AttnJob *storing(AttnGpu *attn)
+/* The keys' job that computes gradients of scores, or null. */
+static AttnJob *storing_job(AttnGpu *attn)
 {
     for (int i = 0; i < attn->njob; i++)
         for (int k = 0; k < attn->job[i].nout && attn->job[i].keys; k++)
@@ -149,8 +141,9 @@ static AttnJob *storing(AttnGpu *attn)
     return NULL;
 }
 
-/* Jobs of keys take turns alike, and one of queries has all axes. */
-static int turns_fit(const AttnGpu *attn)
+/* Do all keys' jobs have the same parts, and is there one queries' job with all
+ * axes? */
+static int parts_match(const AttnGpu *attn)
 {
     int queries = 0;
 
@@ -164,17 +157,20 @@ static int turns_fit(const AttnGpu *attn)
     return queries == 1;
 }
 
-/* Of all turns. */
+/* Bytes of the gradients of scores of all parts. */
 static int64_t all_bytes(const AttnGpu *attn)
 {
-    return squares(&attn->attn) * all_combinations(&attn->attn) * ATSQUARE;
+    return stored_squares(&attn->attn) * all_combinations(&attn->attn) *
+           ATSQUARE;
 }
 
-/* The fewest turns that leave no more than `space`, or all there can be. */
-static int64_t turns_within(const AttnGpu *attn, const AttnJob *job,
+/* The fewest parts that need at most `space` bytes each, or the largest
+ * possible number. */
+static int64_t parts_within(const AttnGpu *attn, const AttnJob *job,
                             int64_t space)
 {
-    int64_t keys = over(attn, job), all = all_combinations(&attn->attn), n = 1;
+    int64_t keys = job_combinations(attn, job),
+            all = all_combinations(&attn->attn), n = 1;
 
     while (n < all && (all % n || (n > keys ? n % keys : keys % n) ||
                        all_bytes(attn) / n > space))
@@ -182,39 +178,39 @@ static int64_t turns_within(const AttnGpu *attn, const AttnJob *job,
     return n;
 }
 
-/* Turns that leave no more than is wanted, or twice that of one combination; 0:
- * it is more, or does not pay. */
-static int64_t turns(const AttnGpu *attn, const AttnJob *job)
+/* The number of parts that need at most the wanted workspace, or twice that for
+ * a single combination; 0: storing does not fit or does not pay. */
+static int64_t parts_of_job(const AttnGpu *attn, const AttnJob *job)
 {
     int64_t width = attn_job_width(attn, job);
     int64_t blocks =
-        over(attn, job) * blocks_along(&attn->attn, attn->attn.key);
+        job_combinations(attn, job) * blocks_along(&attn->attn, attn->attn.key);
 
     if (width <= LEAST || width > MOST)
         return 0;
-    int64_t n = turns_within(attn, job, attn_space / 2);
-    if (blocks / n < BLOCKS)
-        n = turns_within(attn, job, attn_space);
-    return all_bytes(attn) / n <= 2 * attn_space ? n : 0;
+    int64_t n = parts_within(attn, job, attn_workspace_bytes / 2);
+    if (blocks / n < LEASTBLOCKS)
+        n = parts_within(attn, job, attn_workspace_bytes);
+    return all_bytes(attn) / n <= 2 * attn_workspace_bytes ? n : 0;
 }
 
-static void share(AttnGpu *attn, int on)
+static void set_sharing(AttnGpu *attn, int on)
 {
     for (int i = 0; i < attn->njob; i++)
         attn->job[i].loads = on && !attn->job[i].keys;
-    storing(attn)->stores = on;
+    storing_job(attn)->stores = on;
 }
 
 void attn_share_dscores(AttnGpu *attn)
 {
-    AttnJob *job = storing(attn);
-    int64_t n = job && turns_fit(attn) ? turns(attn, job) : 0;
+    AttnJob *job = storing_job(attn);
+    int64_t n = job && parts_match(attn) ? parts_of_job(attn, job) : 0;
 
     if (!n)
         return;
-    share(attn, 1);
+    set_sharing(attn, 1);
     if (!attn_wg_fits(attn)) {
-        share(attn, 0);
+        set_sharing(attn, 0);
         attn_wg_fits(attn);
         return;
     }

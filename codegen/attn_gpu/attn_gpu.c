@@ -1,64 +1,28 @@
-/* attn_gpu.c: attention for GPUs. A launch is jobs, one behind the other:
- * forward is one job, backward one for each set of gradients with the same
- * axes. A block of a job holds rows (queries, or keys) of one combination of
- * the axes its results have, and meets columns (the other side) of all
- * combinations of the rest:
+/* attn_gpu.c: attention for GPUs. A launch has jobs, one after another: one for
+ * forward, one for each set of gradients with the same axes for backward. A
+ * block of a job has rows (queries or keys) of one combination of the axes of
+ * its results, and loops over the columns (the other side) of all combinations
+ * of the other axes:
  *
  *     job        rows      columns          sums
  *     forward    queries   keys             weights x values
  *     queries    queries   keys             dterm x keys
  *     keys       keys      queries          dterm' x queries, p' x dout
  *
- * Backward jobs make scores again, 7 products where 5 would do, or that of keys
- * stores their gradients for that of queries (attn_dscores.c); nothing is added
- * in memory and the order of all sums is fixed. Two forms: tensor
- * cores (attn_producer.c), where operands are bf16 and widths fit; a warp a row
- * otherwise (attn_warp.c). On tensor cores weights and dterm are rounded to
- * bf16 before they meet the second operand and exp is the fast one; sums,
- * maxima and logsumexps are fp32.
- *
- * TFLOP/s on an H200 (forward 2 products, backward counted as 5), 32 heads over
- * 4 of keys, width 128, 4096 queries: causal 578 and 471, no mask 681 and 515;
- * latent attention, 32 heads of 128 + 64, causal: 583 and 466; width 64,
- * causal, which exponentials bound: 359 and 355; width 256: 446 and 341. So
- * measured alone; in training steps of Qwen3's widths with 1 and 4 sequences
- * backward was seen at 434 and 377. Since then, with the keys' rows in
- * registers (attn_producer.c), backward of width 128 with 1 and 4 sequences 483
- * and 478 (452 and 451 before, of one run), of 8 heads of 32k 526 (487); behind
- * each other for 0.4 s 473, 465 and 497 (449, 445, 470).
- *
- * Tried for width 128, causal (this form: 467 and 478 TFLOP/s with 1 and 4
- * sequences): five products, where the keys' job adds dterm x keys to fp32 in
- * memory, in the order of blocks of keys (a turn word a tile, blocks numbered
- * as they begin). Added by rows 291 and 301; by one bulk copy of 32 KiB a tile
- * 449 with 1, and with 4 it did not end (a step that waits for its turn; why is
- * not known). Without the order 473 and 448, without adding 495 and 523,
- * without the fifth product 549 and 586: adds cost what the two products save.
- * Fewer bytes are needed, as of 192 keys a block, or of two blocks of a
- * cluster.
- *
- * Tried too: a warpgroup of the keys' job that has always two products on their
- * way, the values' sums and the scores of the next tile while it makes
- * gradients of scores, the keys' sums and the weights' gradients of the next
- * tile while it makes weights. Sums, scores and three operands are more
- * registers than there are (ptxas serializes, C7511 and C7512), so gradients of
- * scores met queries from shared memory: backward of four layers, 4 sequences,
- * on an H100 14.3 to 16.0 ms; with nothing stored for the queries' job 11.8 and
- * 13.0. A tile of 64 queries reads and writes shared memory for 1,900 cycles
- * (counted) where tensor cores take 2,048, and 16 KiB more are probably what it
- * waits for (not profiled). It does not wait for the fence behind a tile's
- * copies (without it, or with it in the warpgroup that fetches: the same), nor
- * the queries' job for each product before the next (14.2).
- *
- * And of the keys' job, on an H200 (443 and 480 TFLOP/s of 4 sequences and of
- * 32k without): tiles of 128 queries, for which registers do not suffice (ptxas
- * serializes); keys' sums waited for behind the next tile's scores 443 and 430,
- * so with the rows in registers no more than without. */
+ * Backward jobs recompute scores, which makes 7 products instead of 5, or the
+ * keys' job stores their gradients for the queries' job (attn_dscores.c). There
+ * are no atomic additions, and the order of all sums is fixed. Two forms:
+ * tensor cores (attn_producer.c, attn_consumer.c) for bf16 operands whose
+ * widths fit; else one warp per row (attn_warp.c). On tensor cores weights and
+ * dterm are rounded to bf16 before their second product, and exp is
+ * approximate; sums, maxima and logsumexps are fp32.
+ * decisions/attention-forward.md and attention-backward.md have the measured
+ * rates and the other forms that were tried. */
 #include "attn_gpu.h"
 
-/* ---- which it takes ------------------------------------------------------ */
+/* ---- supported attentions ------------------------------------------------ */
 
-/* A parameter reaches n: the score's gradient may be wanted there. */
+/* Does n depend on a parameter, so that its gradient may be wanted? */
 static int is_trained(const Node *n, Table *seen)
 {
     if (n->op == Oparam)
@@ -92,24 +56,24 @@ static void make_views(AttnGpu *gpu)
     Attn *attn = &gpu->attn;
 
     if (!gpu->back) {
-        gpu->out = (AttnView){ "o", attn_part(attn, 0), ATresult, 0 };
-        gpu->lse = (AttnView){ "l", attn_part(attn, 1), ATresult, 0 };
+        gpu->out = (AttnView){ "o", attn_result(attn, 0), ATresult, 0 };
+        gpu->lse = (AttnView){ "l", attn_result(attn, 1), ATresult, 0 };
         return;
     }
     gpu->delta = (AttnView){ "u", attn->node->in[attn->nop], AToperand, 0 };
     gpu->lse = (AttnView){ "l", attn->node->in[attn->nop + 1], AToperand, 0 };
     gpu->dout = (AttnView){ "e", attn->node->in[attn->nop + 2], AToperand, 0 };
     for (int op = 0; op < attn->nop; op++)
-        if ((gpu->grad[op] = attn_part(attn, op)) && attn->leaf >> op & 1)
+        if ((gpu->grad[op] = attn_result(attn, op)) && attn->leaf >> op & 1)
             die("attention: a trained operand of a score on a GPU");
 }
 
-/* Blocks of rows along its axis, and items of a launch. */
+/* Blocks of rows of a job; items of a launch. */
 static int64_t blocks_of_rows(const AttnGpu *gpu, const AttnJob *job,
                               int64_t rows)
 {
     const Attn *attn = &gpu->attn;
-    int64_t n = attn_count(attn, job->keys ? attn->key : attn->query);
+    int64_t n = attn_local_size(attn, job->keys ? attn->key : attn->query);
 
     return (n + rows - 1) / rows;
 }
@@ -119,23 +83,23 @@ static int64_t items_of(const AttnGpu *attn, const AttnJob *job, int64_t rows)
     return blocks_of_rows(attn, job, rows) * attn_combinations(attn, job);
 }
 
-/* Under a causal mask the first keys are seen by all queries, so a block of
- * them takes twice the mean: where blocks are few, two of a cluster share it
- * (128 blocks of keys: 433 to 465 TFLOP/s). */
+/* Under a causal mask all queries see the first keys, so their block takes
+ * twice the mean time. If there are few blocks, two blocks of a cluster share
+ * each of them (decisions/attention-backward.md). */
 static void split_jobs(AttnGpu *attn)
 {
     attn->cluster = 1;
     for (int i = 0; i < attn->njob && attn->back; i++) {
         AttnJob *j = &attn->job[i];
-        int64_t loop = attn_product(&attn->attn, j->loop, j->nloop) /
-                       attn_sum_turns(attn, j);
+        int64_t loop = attn_local_product(&attn->attn, j->loop, j->nloop) /
+                       attn_sum_parts(attn, j);
         if (items_of(attn, j, ATWGROWS) < 2 * GPUBLOCKS && loop % 2 == 0)
             attn->cluster = j->split = 2;
     }
 }
 
-/* The coordinates of an item's combination and its rows, the longest work
- * first: late queries see most keys, early keys are seen by most queries. */
+/* Coordinates of an item's combination and its rows, longest work first: late
+ * queries see most keys; most queries see early keys. */
 static void put_item(AttnGpu *gpu, const AttnJob *job, int64_t rows)
 {
     Attn *attn = &gpu->attn;
@@ -146,7 +110,7 @@ static void put_item(AttnGpu *gpu, const AttnJob *job, int64_t rows)
 
     if (gpu->pairs > 1)
         c = strf(attn->arena, "(launch / %lld * %lld + item %% %lld)",
-                 2 * (long long)attn_sum_turns(gpu, job), (long long)over,
+                 2 * (long long)attn_sum_parts(gpu, job), (long long)over,
                  (long long)over);
 
     attn_coords(attn, 2, c, (Axis *const *)job->over, job->nover);
@@ -155,12 +119,13 @@ static void put_item(AttnGpu *gpu, const AttnJob *job, int64_t rows)
              job->keys ? "" : strf(attn->arena, "%lld - ", (long long)n - 1),
              (long long)over, (long long)rows);
     put_line(&attn->out, 2, "const int %s = (int)at_least(%s - %s, %lld);",
-             job->keys ? "cols" : "rows", attn_size(attn, a),
+             job->keys ? "cols" : "rows", attn_size_name(attn, a),
              job->keys ? "k0" : "q0", (long long)rows);
 }
 
-/* A block has an item, or with others of its cluster a share of one. */
-static int64_t open_job(AttnGpu *gpu, const AttnJob *job, int64_t rows)
+/* Opens a job: each block has one item, or a share of one with the other blocks
+ * of its cluster. Returns the job's blocks. */
+static int64_t open_job_items(AttnGpu *gpu, const AttnJob *job, int64_t rows)
 {
     Attn *attn = &gpu->attn;
     int64_t items = items_of(gpu, job, rows);
@@ -181,11 +146,13 @@ static int64_t open_job(AttnGpu *gpu, const AttnJob *job, int64_t rows)
     return blocks;
 }
 
-/* A block of each multiprocessor has items one behind the other, forth and back
- * over the blocks: the next one's rows come and its first scores are made while
- * the last one ends (508 to 580 TFLOP/s; items taken off a counter: 564). */
-static int64_t put_walk(AttnGpu *gpu, const AttnJob *job,
-                        void (*put_job)(AttnGpu *gpu, const AttnJob *job))
+/* Persistent blocks, one per multiprocessor: each processes items in a
+ * boustrophedon order over the blocks. The next item's rows are loaded and its
+ * first scores computed while the previous item finishes
+ * (decisions/attention-forward.md). */
+static int64_t put_persistent_items(AttnGpu *gpu, const AttnJob *job,
+                                    void (*put_job)(AttnGpu *gpu,
+                                                    const AttnJob *job))
 {
     Attn *attn = &gpu->attn;
     int64_t items = items_of(gpu, job, ATWGROWS);
@@ -215,7 +182,7 @@ static int64_t put_jobs(AttnGpu *gpu, int64_t rows,
         const AttnJob *j = &gpu->job[i];
         if (j->loads)
             continue;
-        int64_t n = open_job(gpu, j, rows);
+        int64_t n = open_job_items(gpu, j, rows);
         put_job(gpu, j);
         put_line(&attn->out, 2, "return;");
         put_line(&attn->out, 1, "}");
@@ -233,14 +200,15 @@ static void put_backward(AttnGpu *gpu,
     for (int i = 0; i < gpu->njob; i++)
         if (gpu->job[i].loads) {
             put_line(&attn->out, 1, "if (launch & 1) {");
-            gpu->then = put_walk(gpu, &gpu->job[i], put_job);
+            gpu->then = put_persistent_items(gpu, &gpu->job[i], put_job);
             put_line(&attn->out, 1, "return;");
             put_line(&attn->out, 1, "}");
         }
     gpu->blocks = put_jobs(gpu, ATWGROWS, put_job);
 }
 
-/* A warpgroup fetches for all jobs, two multiply. */
+/* One producer warpgroup loads for all jobs; two consumer warpgroups
+ * multiply. */
 static void put_roles(AttnGpu *gpu)
 {
     Attn *attn = &gpu->attn;
@@ -260,14 +228,14 @@ static void put_roles(AttnGpu *gpu)
     if (gpu->back)
         put_backward(gpu, attn_wg_fetch);
     else
-        put_walk(gpu, gpu->job, attn_wg_fetch);
+        put_persistent_items(gpu, gpu->job, attn_wg_fetch);
     put_line(&attn->out, 1, "} else {");
     put_line(&attn->out, 1, "many_registers<%d>();", many ? 240 : 232);
     if (gpu->back) {
         put_backward(gpu, attn_wg_job);
     } else {
         attn_wg_open(gpu);
-        gpu->blocks = put_walk(gpu, gpu->job, attn_wg_job);
+        gpu->blocks = put_persistent_items(gpu, gpu->job, attn_wg_job);
         attn_wg_close(gpu);
     }
     put_line(&attn->out, 1, "}");
@@ -278,7 +246,7 @@ void attn_lower_cuda(Graph *g, Group *group, Arena *a)
     AttnGpu x = { 0 };
     Text s = { .arena = a };
 
-    if (!attn_read(&x.attn, g, attn_main(group)))
+    if (!attn_read(&x.attn, g, attn_of_group(group)))
         die("attention: kept, but its body does not fit");
     attn_begin(&x.attn, group, a);
     x.attn.gpu = 1;

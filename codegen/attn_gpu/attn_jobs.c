@@ -1,13 +1,12 @@
-/* attn_jobs.c: which jobs an attention on GPUs has, and what is in one: see
- * attn_gpu.c. */
+/* attn_jobs.c: the jobs of an attention on GPUs: see attn_gpu.c. */
 #include "attn_gpu.h"
 
 int64_t attn_inner_count(const Attn *attn, int op)
 {
     Axis *in[MAXD];
-    int n = attn_inner(attn, attn->node->in[op], in);
+    int n = attn_inner_axes(attn, attn->node->in[op], in);
 
-    return attn_product(attn, in, n);
+    return attn_local_product(attn, in, n);
 }
 
 static int same_axes(const Attn *attn, const Node *p, const Node *q)
@@ -27,8 +26,8 @@ int64_t attn_job_width(const AttnGpu *attn, const AttnJob *job)
     return w;
 }
 
-/* Accumulators of a job, columns: registers say it. */
-int64_t attn_most(const AttnGpu *attn)
+/* Largest width of a job's accumulators in columns, limited by registers. */
+int64_t attn_most_width(const AttnGpu *attn)
 {
     return attn_unit(&attn->attn) > 0 ? 320 : 256;
 }
@@ -42,14 +41,15 @@ static void split_axes(const Attn *attn, AttnJob *job, const Node *n)
             job->loop[job->nloop++] = attn->x[i];
 }
 
-static AttnJob *job_for(AttnGpu *attn, int op)
+static AttnJob *find_job(AttnGpu *attn, int op)
 {
     int64_t w = (attn_inner_count(&attn->attn, op) + 63) / 64 * 64;
-    int keys = attn_keyside(&attn->attn, op);
+    int keys = attn_is_keyside(&attn->attn, op);
 
     for (int i = 0; i < attn->njob; i++) {
         AttnJob *j = &attn->job[i];
-        if (j->keys == keys && attn_job_width(attn, j) + w <= attn_most(attn) &&
+        if (j->keys == keys &&
+            attn_job_width(attn, j) + w <= attn_most_width(attn) &&
             same_axes(&attn->attn, attn->grad[j->out[0]], attn->grad[op]))
             return j;
     }
@@ -68,8 +68,8 @@ void attn_make_jobs(AttnGpu *attn)
     }
     for (int keys = 1; keys >= 0; keys--)
         for (int op = 0; op < attn->attn.nop; op++)
-            if (attn->grad[op] && attn_keyside(&attn->attn, op) == keys) {
-                AttnJob *j = job_for(attn, op);
+            if (attn->grad[op] && attn_is_keyside(&attn->attn, op) == keys) {
+                AttnJob *j = find_job(attn, op);
                 j->out[j->nout++] = op;
             }
 }
@@ -82,7 +82,7 @@ int attn_has_out(const AttnJob *job, int op)
     return 0;
 }
 
-AttnView attn_grad(const AttnGpu *attn, int op)
+AttnView attn_gradient_view(const AttnGpu *attn, int op)
 {
     return (AttnView){ strf(attn->attn.arena, "g%d", op), attn->grad[op],
                        ATresult, 0 };

@@ -1,26 +1,30 @@
-/* attn_producer.c: attention on Hopper's tensor cores. A block holds 128 rows;
- * one warpgroup fetches, two multiply, 64 rows each. The rows' operands stay in
- * shared memory, the columns' come in tiles through a ring of places that
- * barriers hand over, so that the two run at their own pace and one's
- * exponentials fall beside the other's products:
+/* attn_producer.c: attention on Hopper's tensor cores, layout and producer. A
+ * block has 128 rows: one producer warpgroup loads, two consumer warpgroups
+ * multiply, 64 rows each. Operands of rows stay in shared memory; operands of
+ * columns pass as tiles through a ring of stages with mbarriers, so the
+ * consumers run independently, and the exponentials of one overlap the products
+ * of the other:
  *
- *     forward    s = Q K'            o  += P V (of the tile before)
+ *     forward    s = Q K'            o  += P V (of the previous tile)
  *     queries    s = Q K', d = E V'  dQ += S K
  *     keys       s = K Q', d = V E'  dK += S Q, dV += P E
  *
- * so a tile serves as it lies for both products: its rows are what the first
- * contracts along, and the second contracts over. P and S never leave
- * registers: what an accumulator holds is the left operand of the next
- * product. Nor do K's rows, once there, where the job of keys stores S. */
+ * A tile serves both products in one layout: the first contracts its columns,
+ * the second its rows. P and S stay in registers: an accumulator is the left
+ * operand of the next product. So do the rows of K where the keys' job stores
+ * S. */
 #include "attn_gpu.h"
 
-enum { ROOM = 224 << 10, DEEPEST = 4 };
-enum { MANY = 256 }; /* sums that leave room for scores and their gradients */
-enum { HELD = 208 }; /* registers of a thread for sums, a tile and rows */
+enum { SHAREDBYTES = 224 << 10, DEEPEST = 4 };
+/* widest sums that leave registers for scores and their gradients */
+enum { MANYSUMS = 256 };
+enum {
+    ROWREGISTERS = 208
+}; /* registers of a thread for sums, a tile and rows */
 
-/* ---- what fits ----------------------------------------------------------- */
+/* ---- layout -------------------------------------------------------------- */
 
-/* Are rows whole pieces of `k` elements that lie at multiples of k? */
+/* Are rows whole vectors of k elements, aligned to k elements? */
 int attn_straight(const Attn *attn, const AttnSlab *slab, int64_t k)
 {
     for (int d = 0; d < slab->v.n->nd; d++) {
@@ -34,7 +38,7 @@ int attn_straight(const Attn *attn, const AttnSlab *slab, int64_t k)
 
 AttnSlab attn_slab(const Attn *attn, AttnView v, Axis *a, Axis *in)
 {
-    int64_t w = attn_count(attn, in);
+    int64_t w = attn_local_size(attn, in);
 
     return (AttnSlab){ v, a, in, w, (w + 63) / 64 * 64, 0 };
 }
@@ -43,11 +47,11 @@ static Axis *value_axis(const Attn *attn)
 {
     Axis *in[MAXD];
 
-    attn_inner(attn, attn->node->in[attn->values], in);
+    attn_inner_axes(attn, attn->node->in[attn->values], in);
     return in[0];
 }
 
-static int64_t place(AttnSlab *slab, int n, int64_t rows)
+static int64_t place_slabs(AttnSlab *slab, int n, int64_t rows)
 {
     int64_t at = 0;
 
@@ -58,13 +62,13 @@ static int64_t place(AttnSlab *slab, int n, int64_t rows)
     return at;
 }
 
-/* Bytes of shared memory; a tile of queries brings 2 numbers each. */
+/* Bytes of shared memory; a tile of queries also has two numbers per query. */
 static int64_t lay_out(AttnWg *wg, int64_t cols, int64_t stages)
 {
     wg->cols = cols;
     wg->stages = stages;
-    wg->rowbytes = place(wg->row, wg->nrow, ATWGROWS);
-    wg->dscores = place(wg->col, wg->ncol, cols);
+    wg->rowbytes = place_slabs(wg->row, wg->nrow, ATWGROWS);
+    wg->dscores = place_slabs(wg->col, wg->ncol, cols);
     wg->colbytes = wg->dscores + (wg->job->keys    ? 1024
                                   : wg->job->loads ? ATSQUARE
                                                    : 0);
@@ -87,20 +91,20 @@ int64_t attn_wg_sums(const AttnGpu *attn, const AttnJob *job)
     return w;
 }
 
-/* Tiles of 128 columns where their accumulators leave room for the sums: an
- * instruction of 64 columns waits for shared memory. */
+/* Tiles have 128 columns if their accumulators leave registers for the sums: an
+ * instruction with 64 columns waits for shared memory. */
 static void choose_tile(AttnWg *wg)
 {
     int64_t stages = DEEPEST, cols = 128;
 
     wg->lines = 1;
-    if (!wg->job->loads &&
-        (attn_wg_sums(wg->gpu, wg->job) > 128 || lay_out(wg, 128, 2) > ROOM))
-        cols = lay_out(wg, 64, 2) > ROOM ? 32 : 64;
+    if (!wg->job->loads && (attn_wg_sums(wg->gpu, wg->job) > 128 ||
+                            lay_out(wg, 128, 2) > SHAREDBYTES))
+        cols = lay_out(wg, 64, 2) > SHAREDBYTES ? 32 : 64;
     wg->lines += !wg->gpu->back;
-    if (lay_out(wg, cols, 2) > ROOM)
+    if (lay_out(wg, cols, 2) > SHAREDBYTES)
         wg->lines = 1;
-    while (stages > 2 && lay_out(wg, cols, stages) > ROOM)
+    while (stages > 2 && lay_out(wg, cols, stages) > SHAREDBYTES)
         stages--;
     lay_out(wg, cols, stages);
 }
@@ -113,11 +117,13 @@ static int has_loop(const AttnWg *wg, const AttnSlab *slab)
     return 0;
 }
 
-/* How many of the dots' rows there are registers for beside sums and a tile:
- * its scores, in their place the weights' gradients, the weights in bf16. */
+/* Number of the dots' row operands that fit into registers besides the sums and
+ * a tile: its scores (replaced by the weights' gradients) and its weights in
+ * bf16. */
 static int rows_held(const AttnWg *wg)
 {
-    int64_t left = HELD - attn_wg_sums(wg->gpu, wg->job) / 2 - 3 * wg->cols / 4;
+    int64_t left =
+        ROWREGISTERS - attn_wg_sums(wg->gpu, wg->job) / 2 - 3 * wg->cols / 4;
     int n = 0;
 
     while (n < wg->gpu->attn.ndot && !has_loop(wg, &wg->row[n]) &&
@@ -126,12 +132,9 @@ static int rows_held(const AttnWg *wg)
     return n;
 }
 
-/* A product of 64 columns takes 32 cycles and reads shared memory for all of
- * them, and what is stored goes the same way: rows in registers are not read.
- * Backward of 4 sequences of 4096, width 128, causal, one H200: 443 to 470
- * TFLOP/s (448 without the rows, where only weights wait in bf16), 8 heads of
- * 32k 480 to 527. Where nothing is stored it does not pay: forward 603 to 594,
- * latent attention's queries 408 to 397, keys of width 64 360 to 297. */
+/* A 64-column product reads shared memory during all of its 32 cycles, and
+ * stores use it as well; rows in registers reduce that. It pays only for jobs
+ * that store gradients of scores: decisions/attention-backward.md. */
 static void choose_order(AttnWg *wg)
 {
     int values = attn_has_out(wg->job, wg->gpu->attn.values);
@@ -139,7 +142,7 @@ static void choose_order(AttnWg *wg)
     if (attn_unit(&wg->gpu->attn) == 0 || !wg->job->keys || !values)
         return;
     wg->held = wg->job->stores ? rows_held(wg) : 0;
-    wg->tight = wg->held || attn_wg_sums(wg->gpu, wg->job) > MANY;
+    wg->tight = wg->held || attn_wg_sums(wg->gpu, wg->job) > MANYSUMS;
 }
 
 AttnWg attn_wg(AttnGpu *gpu, const AttnJob *job)
@@ -170,9 +173,9 @@ AttnWg attn_wg(AttnGpu *gpu, const AttnJob *job)
     }
     choose_tile(&w);
     choose_order(&w);
-    int64_t n = attn_count(attn, job->keys ? attn->query : attn->key);
+    int64_t n = attn_local_size(attn, job->keys ? attn->query : attn->key);
     w.tiles = (n + w.cols - 1) / w.cols;
-    w.total = w.tiles * attn_product(attn, job->loop, job->nloop);
+    w.total = w.tiles * attn_local_product(attn, job->loop, job->nloop);
     return w;
 }
 
@@ -191,7 +194,7 @@ static int dots_fit(const Attn *attn)
         if (seen >> op & 1 && attn->node->in[op]->dt != Dbf16)
             return 0;
     return attn->nterm == 1 &&
-           attn_inner(attn, attn->node->in[attn->values], in) == 1;
+           attn_inner_axes(attn, attn->node->in[attn->values], in) == 1;
 }
 
 int attn_wg_fits(AttnGpu *attn)
@@ -205,27 +208,27 @@ int attn_wg_fits(AttnGpu *attn)
         AttnWg w = attn_wg(attn, &attn->job[i]);
         int64_t bytes = lay_out(&w, w.cols, w.stages);
         attn->shared = bytes > attn->shared ? bytes : attn->shared;
-        if (attn_wg_sums(attn, w.job) > attn_most(attn) ||
+        if (attn_wg_sums(attn, w.job) > attn_most_width(attn) ||
             (!w.job->keys && w.job->nloop))
             return 0;
     }
-    return attn->shared <= ROOM;
+    return attn->shared <= SHAREDBYTES;
 }
 
-/* ---- what both roles say ------------------------------------------------- */
+/* ---- text that producer and consumers share ------------------------------ */
 
 static const char *int_text(const AttnWg *wg, int64_t v)
 {
     return strf(wg->gpu->attn.arena, "%lld", (long long)v);
 }
 
-/* Where the columns of tile `now` are. */
+/* Position of the columns of tile `now`. */
 void attn_wg_place(AttnWg *wg, int depth)
 {
     Attn *attn = &wg->gpu->attn;
     int keys = wg->job->keys;
     const char *k = int_text(wg, wg->tiles), *from = keys ? "q0" : "k0";
-    const char *size = attn_size(attn, keys ? attn->query : attn->key);
+    const char *size = attn_size_name(attn, keys ? attn->query : attn->key);
 
     attn_coords(attn, depth, strf(attn->arena, "(now / %s)", k),
                 (Axis *const *)wg->job->loop, wg->job->nloop);
@@ -235,24 +238,25 @@ void attn_wg_place(AttnWg *wg, int depth)
              keys ? "rows" : "cols", size, from, (long long)wg->cols);
 }
 
-/* What is stored is read by blocks of queries: all that one of them sees is. */
+/* Condition to skip a tile. Blocks of queries read the stored gradients, so
+ * every tile that one of their queries sees is stored. */
 static const char *unseen_tile(AttnWg *wg)
 {
     Attn *attn = &wg->gpu->attn;
 
     if (!wg->job->stores)
-        return attn_unseen(attn, "q0", "(q0 + rows)");
-    return attn_unseen(attn, "(q0 & ~127)",
-                       strf(attn->arena, "at_least((q0 | 127) + 1, %s)",
-                            attn_size(attn, attn->query)));
+        return attn_tile_masked(attn, "q0", "(q0 + rows)");
+    return attn_tile_masked(attn, "(q0 & ~127)",
+                            strf(attn->arena, "at_least((q0 | 127) + 1, %s)",
+                                 attn_size_name(attn, attn->query)));
 }
 
-/* Over all tiles that some row sees. */
+/* Loop over all tiles that a row sees. */
 void attn_wg_over(AttnWg *wg)
 {
     Attn *attn = &wg->gpu->attn;
 
-    int64_t turns = attn_sum_turns(wg->gpu, wg->job);
+    int64_t turns = attn_sum_parts(wg->gpu, wg->job);
     int64_t each = wg->total / wg->job->split / turns;
     const char *part = wg->job->split == 1 ? "0" : "share";
 
@@ -284,8 +288,9 @@ static void put_skip(AttnWg *wg, int depth)
     put_line(&attn->out, depth, "}");
 }
 
-/* Forward: to an item's first such tile, or its first if none is seen, so that
- * every item has one; and in a loop over the others to the next. */
+/* Forward: attn_wg_first moves to the first visible tile of an item, or to its
+ * first tile if none is visible, so that every item has one; attn_wg_follow
+ * moves to the next visible tile. */
 void attn_wg_first(AttnWg *wg)
 {
     Attn *attn = &wg->gpu->attn;
@@ -309,7 +314,7 @@ void attn_wg_follow(AttnWg *wg)
     put_line(&attn->out, 5, "break;");
 }
 
-/* Are there rows that change with the combination? */
+/* Do some rows change with the combination of loop axes? */
 int attn_wg_changes(const AttnWg *wg)
 {
     for (int i = 0; i < wg->nrow; i++)
@@ -323,7 +328,7 @@ static int parts_of(const AttnWg *wg)
     return wg->gpu->back ? 1 : 2;
 }
 
-/* ---- fetching ------------------------------------------------------------ */
+/* ---- loads --------------------------------------------------------------- */
 
 static void put_load(AttnWg *wg, int depth, const AttnSlab *slab, int64_t rows,
                      const char *to)
@@ -333,21 +338,21 @@ static void put_load(AttnWg *wg, int depth, const AttnSlab *slab, int64_t rows,
     put_line(&attn->out, depth,
              "load_tile<%lld, %lld, %d>(%s + %lld, %s, %s, %s,",
              (long long)rows, (long long)slab->W, attn_straight(attn, slab, 8),
-             to, (long long)slab->at, attn_at(attn, slab->v),
-             attn_stride(attn, slab->v, slab->a),
-             attn_stride(attn, slab->v, slab->in));
+             to, (long long)slab->at, attn_row_pointer(attn, slab->v),
+             attn_stride_name(attn, slab->v, slab->a),
+             attn_stride_name(attn, slab->v, slab->in));
     put_line(&attn->out, depth, "    %s, (int)%s, %lld);",
-             slab->a == attn->key ? "k0" : "q0", attn_size(attn, slab->a),
+             slab->a == attn->key ? "k0" : "q0", attn_size_name(attn, slab->a),
              (long long)slab->w);
 }
 
-/* Rows that stay, or those of one combination of the loop's axes. */
+/* Rows that stay, or those of one combination of the loop axes. */
 static void put_rows(AttnWg *wg, int depth, int loop, const char *bar)
 {
     for (int i = 0; i < wg->nrow; i++)
         if (has_loop(wg, &wg->row[i]) == loop)
             put_load(wg, depth, &wg->row[i], ATWGROWS, "line");
-    put_line(&wg->gpu->attn.out, depth, "fetched(%s);", bar);
+    put_line(&wg->gpu->attn.out, depth, "producer_arrive(%s);", bar);
 }
 
 static void put_numbers(AttnWg *wg)
@@ -357,11 +362,11 @@ static void put_numbers(AttnWg *wg)
     put_line(&attn->out, 4,
              "load_numbers<%lld>(to + %lld, %s, %s, %s, %s, q0, (int)%s);",
              (long long)wg->cols, (long long)wg->colbytes - 1024,
-             attn_at(attn, wg->gpu->lse),
-             attn_stride(attn, wg->gpu->lse, attn->query),
-             attn_at(attn, wg->gpu->delta),
-             attn_stride(attn, wg->gpu->delta, attn->query),
-             attn_size(attn, attn->query));
+             attn_row_pointer(attn, wg->gpu->lse),
+             attn_stride_name(attn, wg->gpu->lse, attn->query),
+             attn_row_pointer(attn, wg->gpu->delta),
+             attn_stride_name(attn, wg->gpu->delta, attn->query),
+             attn_size_name(attn, attn->query));
 }
 
 static void put_part(AttnWg *wg, int part)
@@ -370,7 +375,8 @@ static void put_part(AttnWg *wg, int part)
     int from = part ? attn->ndot : 0,
         to = parts_of(wg) == 1 || part ? wg->ncol : attn->ndot;
 
-    put_line(&attn->out, 4, "await(ring_empty(%d, stage), phase ^ 1);", part);
+    put_line(&attn->out, 4, "barrier_wait(ring_empty(%d, stage), phase ^ 1);",
+             part);
     for (int i = from; i < to; i++)
         put_load(wg, 4, &wg->col[i], wg->cols, "to");
     if (wg->job->keys)
@@ -379,7 +385,7 @@ static void put_part(AttnWg *wg, int part)
         put_line(
             &attn->out, 4, "load_dscores(to + %lld, %s, ring_full(%d, stage));",
             (long long)wg->dscores, attn_dscores_at(wg->gpu, wg->job), part);
-    put_line(&attn->out, 4, "fetched(ring_full(%d, stage));", part);
+    put_line(&attn->out, 4, "producer_arrive(ring_full(%d, stage));", part);
 }
 
 void attn_wg_next(AttnWg *wg, int depth)
@@ -390,13 +396,13 @@ void attn_wg_next(AttnWg *wg, int depth)
     put_line(&attn->out, depth + 1, "stage = 0, phase ^= 1;");
 }
 
-/* Where the rows are: forward, the round's place. */
+/* Memory of the rows; forward: the round's buffer. */
 void attn_wg_line(AttnWg *wg)
 {
     Attn *attn = &wg->gpu->attn;
     long long n = wg->lines;
 
-    if (wg->job->loads) /* no rows; places of tiles go on from item to item */
+    if (wg->job->loads) /* no rows; stages continue over items */
         return;
     if (wg->gpu->back) {
         put_line(&attn->out, 3, "const uint32_t line = base;");
@@ -422,7 +428,8 @@ static void fetch_forward(AttnWg *wg)
 {
     Attn *attn = &wg->gpu->attn;
 
-    put_line(&attn->out, 3, "await(LINE_EMPTY(at), ~(round / %lld) & 1);",
+    put_line(&attn->out, 3,
+             "barrier_wait(LINE_EMPTY(at), ~(round / %lld) & 1);",
              (long long)wg->lines);
     put_rows(wg, 3, 0, "LINE_FULL(at)");
     attn_wg_first(wg);
@@ -442,7 +449,7 @@ static void fetch_change(AttnWg *wg)
     put_line(&attn->out, 4, "if (now / %lld != combination) {",
              (long long)wg->tiles);
     put_line(&attn->out, 5, "combination = now / %lld;", (long long)wg->tiles);
-    put_line(&attn->out, 5, "await(CHANGE_EMPTY, ~changes++ & 1);");
+    put_line(&attn->out, 5, "barrier_wait(CHANGE_EMPTY, ~changes++ & 1);");
     put_rows(wg, 5, 1, "CHANGE_FULL");
     put_line(&attn->out, 4, "}");
 }

@@ -1,17 +1,16 @@
-/* attn_warp.c: attention with a warp a row. Its lanes are 32 columns while
- * scores are made, and 32 elements of the row's sums afterwards, when the
- * weights go around:
+/* attn_warp.c: attention with one warp per row. The lanes are 32 columns for
+ * scores, then 32 elements of the row's sums, while the weights are broadcast:
  *
  *     for each 32 columns that the row may see
  *         lane: score of its column, its weight (and dterm)
  *         for each of the 32: sums += its weight x its operand
  *
- * Any dtype, any widths: what tests and small models run on. Lanes read rows of
- * their own: four elements at a time, for each is a line of its own (a backward
- * of tiny.lua in fp32: 124 to 73 us). */
+ * It supports any dtype and width; tests and small models use it. Each lane
+ * reads a row of its own, four elements at a time, since every access is a
+ * separate cache line. */
 #include "attn_gpu.h"
 
-/* Where element `at` of a row of v's inner axes is. */
+/* Offset of element `at` of a row of v's inner axes. */
 static const char *offset_of(Attn *attn, AttnView v, Axis *const *in, int n,
                              const char *at)
 {
@@ -21,30 +20,31 @@ static const char *offset_of(Attn *attn, AttnView v, Axis *const *in, int n,
     for (int i = 0; i < n; i++) {
         put(&x, "%s%s", i ? " + " : "", at);
         for (int k = i + 1; k < n; k++)
-            put(&x, " / %s", attn_size(attn, in[k]));
+            put(&x, " / %s", attn_size_name(attn, in[k]));
         if (i)
-            put(&x, " %% %s", attn_size(attn, in[i]));
-        put(&x, " * %s", attn_stride(attn, v, in[i]));
+            put(&x, " %% %s", attn_size_name(attn, in[i]));
+        put(&x, " * %s", attn_stride_name(attn, v, in[i]));
     }
     return x.s;
 }
 
-/* "const auto *name": the row of v at index `at` along axis a. */
+/* Declares "const auto *name": the row of v at index `at` along axis a. */
 static void put_row(Attn *attn, int depth, const char *name, AttnView v,
                     Axis *a, const char *at)
 {
     put_line(&attn->out, depth, "const auto *%s = %s + (%s) * %s;", name,
-             attn_at(attn, v), at, attn_stride(attn, v, a));
+             attn_row_pointer(attn, v), at, attn_stride_name(attn, v, a));
 }
 
-/* to += the product of row q0 + r of x and row k0 + j of y over the axes. */
+/* Row q0 + r of x and row k0 + j of y, to be multiplied along the inner
+ * axes. */
 typedef struct Pair {
     AttnView x, y;
     Axis *xa, *ya;
     const char *xat, *yat;
 } Pair;
 
-/* Does a row of v lie in whole pieces of four? */
+/* Are rows of v whole aligned groups of four elements? */
 static int in_fours(const Attn *attn, AttnView v, Axis *const *in, int n)
 {
     const Node *x = v.n;
@@ -61,13 +61,13 @@ static void put_dot(Attn *attn, int depth, const char *to, Pair p,
     put_row(attn, depth + 1, "y", p.y, p.ya, p.yat);
     if (in_fours(attn, p.x, in, n) && in_fours(attn, p.y, in, n)) {
         put_line(&attn->out, depth + 1, "%s += dot_fours<%lld, at_%s>(x, y);",
-                 to, (long long)attn_product(attn, in, n), attn->type);
+                 to, (long long)attn_local_product(attn, in, n), attn->type);
         put_line(&attn->out, depth, "}");
         return;
     }
     put_line(&attn->out, depth + 1, "at_%s sum = 0;", attn->type);
     put_line(&attn->out, depth + 1, "for (int c = 0; c < %lld; c++)",
-             (long long)attn_product(attn, in, n));
+             (long long)attn_local_product(attn, in, n));
     put_line(&attn->out, depth + 2,
              "sum += (at_%s)up(x[%s]) * (at_%s)up(y[%s]);", attn->type,
              offset_of(attn, p.x, in, n, "c"), attn->type,
@@ -81,7 +81,7 @@ static void put_terms(Attn *attn, int depth)
     for (int i = 0; i < attn->ndot; i++) {
         const AttnDot *dot = &attn->dot[i];
         Axis *in[MAXD];
-        int n = attn_inner(attn, attn->node->in[dot->k], in);
+        int n = attn_inner_axes(attn, attn->node->in[dot->k], in);
         Pair p = { attn_operand(attn, dot->q),
                    attn_operand(attn, dot->k),
                    attn->query,
@@ -92,24 +92,25 @@ static void put_terms(Attn *attn, int depth)
     }
 }
 
-/* delta: a row's gradient times its result; dp: times a value. */
+/* put_delta: lse and delta of a row. put_dp: the gradient of a weight, a row of
+ * dout times a row of values. */
 static void put_delta(AttnGpu *gpu, int depth)
 {
     Attn *attn = &gpu->attn;
 
     put_line(&attn->out, depth, "lse = row_lse((at_%s)(%s)[(q0 + r) * %s]);",
-             attn->type, attn_at(attn, gpu->lse),
-             attn_stride(attn, gpu->lse, attn->query));
+             attn->type, attn_row_pointer(attn, gpu->lse),
+             attn_stride_name(attn, gpu->lse, attn->query));
     put_line(&attn->out, depth, "delta = (at_%s)(%s)[(q0 + r) * %s];",
-             attn->type, attn_at(attn, gpu->delta),
-             attn_stride(attn, gpu->delta, attn->query));
+             attn->type, attn_row_pointer(attn, gpu->delta),
+             attn_stride_name(attn, gpu->delta, attn->query));
 }
 
 static void put_dp(AttnGpu *gpu, int depth)
 {
     Attn *attn = &gpu->attn;
     Axis *in[MAXD];
-    int n = attn_inner(attn, attn->node->in[attn->values], in);
+    int n = attn_inner_axes(attn, attn->node->in[attn->values], in);
     Pair p = { gpu->dout,   attn_operand(attn, attn->values),
                attn->query, attn->key,
                "q0 + r",    "k0 + j" };
@@ -119,7 +120,7 @@ static void put_dp(AttnGpu *gpu, int depth)
 
 /* ---- sums ---------------------------------------------------------------- */
 
-/* Where the lane's element c is: see unknown() for one that is divided. */
+/* Offset of the lane's element c; unknown() protects a divided index. */
 static const char *lane_offset(Attn *attn, AttnView v, Axis *const *in, int n)
 {
     return offset_of(attn, v, in, n, n > 1 ? "unknown(c)" : "c");
@@ -137,14 +138,14 @@ static void put_sum(Attn *attn, const char *name, int64_t n)
     put_line(&attn->out, 3, "%s[u] = 0;", name);
 }
 
-/* acc += all lanes' weights x rows of v, whose inner axes are op's. Rows
- * without weight are not read: there may be none. */
+/* acc += weights of all lanes x rows of v, whose inner axes are op's. Rows with
+ * weight 0 are not read: they may not exist. */
 static void put_weighed(Attn *attn, int depth, const char *acc,
                         const char *weight, AttnView v, Axis *a, const char *at,
                         int op)
 {
     Axis *in[MAXD];
-    int n = attn_inner(attn, attn->node->in[op], in);
+    int n = attn_inner_axes(attn, attn->node->in[op], in);
 
     put_line(&attn->out, 0, "#pragma unroll 8");
     put_line(&attn->out, depth, "for (int i = 0; i < 32; i++) {");
@@ -164,12 +165,12 @@ static void put_result(Attn *attn, AttnView v, Axis *a, const char *at,
                        const char *acc, int op)
 {
     Axis *in[MAXD];
-    int n = attn_inner(attn, attn->node->in[op], in);
+    int n = attn_inner_axes(attn, attn->node->in[op], in);
 
     put_line(&attn->out, 2, "for (int u = 0, c = lane; c < %lld; u++, c += 32)",
              (long long)attn_inner_count(attn, op));
     put_line(&attn->out, 3, "put_to(%s + (%s) * %s + %s, %s[u]);",
-             attn_at(attn, v), at, attn_stride(attn, v, a),
+             attn_row_pointer(attn, v), at, attn_stride_name(attn, v, a),
              lane_offset(attn, v, in, n), acc);
 }
 
@@ -193,7 +194,7 @@ static void put_pairs(AttnGpu *gpu, int depth)
     put_line(&attn->out, depth, "}");
 }
 
-/* Columns 32 at a time, of all combinations of the job's other axes. */
+/* Columns 32 at a time, for all combinations of the job's other axes. */
 static int open_columns(AttnGpu *gpu, const AttnJob *job)
 {
     Attn *attn = &gpu->attn;
@@ -203,20 +204,20 @@ static int open_columns(AttnGpu *gpu, const AttnJob *job)
     int depth = 2;
 
     for (int i = 0; i < job->nloop; i++) {
-        const char *c = attn_code(attn, job->loop[i]);
+        const char *c = attn_axis_name(attn, job->loop[i]);
         put_line(&attn->out, depth++,
                  "for (int64_t i_%s = 0; i_%s < %s; i_%s++) {", c, c,
-                 attn_size(attn, job->loop[i]), c);
+                 attn_size_name(attn, job->loop[i]), c);
     }
     if (gpu->back && !job->keys) {
         put_line(&attn->out, depth, "lse = INFINITY, delta = 0;");
         put_delta(gpu, depth);
     }
     put_line(&attn->out, depth++, "for (int %s = 0; %s < %s; %s += 32) {", from,
-             from, attn_size(attn, a), from);
+             from, attn_size_name(attn, a), from);
     put_line(&attn->out, depth, "const int %s = (int)at_least(%s - %s, 32);", n,
-             attn_size(attn, a), from);
-    attn_skip(attn, depth, attn_unseen(attn, "q0", "(q0 + rows)"));
+             attn_size_name(attn, a), from);
+    attn_skip(attn, depth, attn_tile_masked(attn, "q0", "(q0 + rows)"));
     put_line(&attn->out, depth, "const int %s = lane, in = lane < %s;",
              job->keys ? "r" : "j", n);
     return depth;
@@ -230,7 +231,7 @@ static void close_columns(AttnGpu *attn, int depth)
 
 /* ---- jobs ---------------------------------------------------------------- */
 
-static void forward(AttnGpu *gpu, const AttnJob *job)
+static void warp_forward(AttnGpu *gpu, const AttnJob *job)
 {
     /* clang-format off */
     static const char *const line[] = {
@@ -259,8 +260,8 @@ static void forward(AttnGpu *gpu, const AttnJob *job)
         put_line(&attn->out, 2, "if (lane == 0)");
         put_line(&attn->out, 3,
                  "(%s)[(q0 + r) * %s] = max + (sum > 0 ? log_%s(sum) : 0);",
-                 attn_at(attn, gpu->lse),
-                 attn_stride(attn, gpu->lse, attn->query), attn->type);
+                 attn_row_pointer(attn, gpu->lse),
+                 attn_stride_name(attn, gpu->lse, attn->query), attn->type);
     }
     put_line(&attn->out, 2, "const at_%s f = sum != 0 ? 1 / sum : 0;",
              attn->type);
@@ -270,7 +271,7 @@ static void forward(AttnGpu *gpu, const AttnJob *job)
         put_result(attn, gpu->out, attn->query, "q0 + r", "acc", attn->values);
 }
 
-/* What a tile adds to the gradient of operand op. */
+/* The contribution of a tile to the gradient of operand op. */
 static void put_parts(AttnGpu *gpu, int depth, const char *acc, int op)
 {
     Attn *attn = &gpu->attn;
@@ -289,7 +290,7 @@ static void put_parts(AttnGpu *gpu, int depth, const char *acc, int op)
     }
 }
 
-static void backward(AttnGpu *gpu, const AttnJob *job)
+static void warp_backward(AttnGpu *gpu, const AttnJob *job)
 {
     Attn *attn = &gpu->attn;
 
@@ -310,7 +311,7 @@ static void backward(AttnGpu *gpu, const AttnJob *job)
                   job->out[i]);
     close_columns(gpu, depth);
     for (int i = 0; i < job->nout; i++)
-        put_result(attn, attn_grad(gpu, job->out[i]),
+        put_result(attn, attn_gradient_view(gpu, job->out[i]),
                    job->keys ? attn->key : attn->query,
                    job->keys ? "k0 + j" : "q0 + r",
                    strf(attn->arena, "acc%d", job->out[i]), job->out[i]);
@@ -326,7 +327,7 @@ void attn_warp_job(AttnGpu *gpu, const AttnJob *job)
              job->keys ? "cols" : "rows");
     put_line(&attn->out, 3, "return;");
     if (gpu->back)
-        backward(gpu, job);
+        warp_backward(gpu, job);
     else
-        forward(gpu, job);
+        warp_forward(gpu, job);
 }

@@ -247,7 +247,7 @@ void print_lane_value(KernelPrinter *printer, Expr *expr)
     if (is_inline(expr) || expr->local)
         return;
     if (expr->kind == Xload && !printer->per_thread &&
-        !varies_by_lane(printer, expr)) { /* by all threads */
+        !varies_by_lane(printer, expr)) { /* all threads load it */
         expr->passes |= pass_bit(printer);
         printer->unsynced |= pass_bit(printer);
     }

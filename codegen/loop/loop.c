@@ -1,7 +1,7 @@
 /* loop.c: the values that a loop kernel stores, as expressions over its loops.
  *
  * kernel_value(n, index) is the value of node n at an index, one affine
- * expression per dim. Views and moves change the index on the way to their
+ * expression per dim. Views and moves change the index passed to their
  * operand (move.c), so any chain of them costs only address arithmetic. Nodes
  * in group->in are loads; all others are recomputed at each use. Equal
  * expressions are interned, so a place computes no value twice. */

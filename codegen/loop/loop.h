@@ -274,11 +274,10 @@ typedef struct KernelPrinter {
     int lv, width; /* the contiguous one and its lanes, */
     /* times the elements of another loop, or parts of lv `stride` apart */
     int beside, stride;
-    int whole;    /* indices are of a whole vector access, not of lane l */
-    uint64_t row; /* loops of a row in registers */
-    int team;     /* threads of an item, */
-    /* in this many blocks of a cluster; cluster reductions printed */
-    int blocks, folds;
+    int whole;         /* indices are of a whole vector access, not of lane l */
+    uint64_t row;      /* loops of a row in registers */
+    int team;          /* threads of an item, */
+    int blocks, folds; /* blocks of its cluster; cluster reductions printed */
     int passes;        /* passes printed */
     uint64_t unsynced; /* passes since the team's last barrier, a bit each */
     int streams; /* results of a row are stored in the pass that reads it */
@@ -345,7 +344,7 @@ typedef struct OneHot {
 } OneHot;
 int is_one_hot_sum(const KernelPrinter *printer, const Expr *expr, OneHot *hot);
 int declare_local(KernelPrinter *printer, Expr *expr); /* gives expr a local */
-void print_value(KernelPrinter *printer, Expr *expr);  /* as a scalar */
+void print_value(KernelPrinter *printer, Expr *expr);  /* a scalar */
 /* The finished store of expr for this item if its element has a known address
  * and thread; else null. */
 Store *finished_store(KernelPrinter *printer, const Expr *expr);
@@ -435,7 +434,7 @@ int lane_count(const KernelPrinter *printer); /* open lanes */
 int varies_by_lane(const KernelPrinter *printer, const Expr *expr);
 /* Prefix of a line that is executed for each lane. */
 const char *lanes_prefix(KernelPrinter *printer);
-uint64_t pass_bit(const KernelPrinter *printer); /* of the current pass */
+uint64_t pass_bit(const KernelPrinter *printer); /* bit of the current pass */
 /* Computes a value, not a reduction; stores a value; on all lanes. */
 void print_lane_value(KernelPrinter *printer, Expr *expr);
 void print_lane_store(KernelPrinter *printer, Store *store);

@@ -21,7 +21,7 @@ enum {
     MOSTTEAM = 1024,
     FEWITEMS = 2 * GPUBLOCKS,
     SERIAL = 64,     /* longest sum of a single thread */
-    LARGETEAM = 256, /* from here on rows are streamed if possible */
+    LARGETEAM = 256, /* larger teams stream rows if possible */
     FEWROUNDS = 4,   /* least iterations per group of a shared loop */
     UNDERWAY = 4,    /* loads of a thread in flight */
     BUSY = 1 << 17   /* threads that saturate the GPU */

@@ -16,7 +16,7 @@ typedef struct Renaming {
     KernelPrinter *n;
     uint64_t from, to;
     int loop[MAXLOOP]; /* replacement of each loop of `from` */
-    Expr **made;       /* by id */
+    Expr **made;       /* indexed by id */
 } Renaming;
 
 static Expr *renamed(Renaming *renaming, Expr *expr);

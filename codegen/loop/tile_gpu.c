@@ -7,7 +7,7 @@
  *     for (int k = 0; k < PIECES_OF(4); k++) {
  *         const ix p = (ix)square_piece<4>(k);
  *         ... as print_single_items() of map_gpu.c for thread p ...
- *         most = hold_piece<4>(held, k, t26, most);
+ *         most = keep_piece<4>(held, k, t26, most);
  *     }
  *     round_square<4>(held, most, (uint8_t *)b8, b9);
  *
@@ -99,7 +99,7 @@ void tile_store(KernelPrinter *printer, const Store *store, const Expr *val)
                     dtypes[val->dt].compute, t, lane_count(printer),
                     lanes_prefix(printer), t, x);
     }
-    kernel_line(printer, "most = hold_piece<%d>(%s, k, t%d, most);",
+    kernel_line(printer, "most = keep_piece<%d>(%s, k, t%d, most);",
                 printer->width, tile_memory(printer, store->held - 1), t);
 }
 
@@ -198,7 +198,7 @@ static void put_missing_rows(KernelPrinter *printer, int w)
 {
     kernel_line(printer, "if (piece_line<%d>(k) >= place.rows) {", w);
     for (int i = 0; i < printer->kernel->tile->n; i++)
-        kernel_line(printer, "    hold_none<%d>(%s, k);", w,
+        kernel_line(printer, "    clear_piece<%d>(%s, k);", w,
                     tile_memory(printer, i));
     kernel_line(printer, "    continue;");
     kernel_line(printer, "}");

@@ -353,8 +353,9 @@ static void print_lane_reductions(KernelPrinter *printer, Expr **r, int nr)
     if (!printer->per_thread && !printer->lane) {
         if (!printer->streams)
             store_while_reducing(printer, K, &b);
-        Expr *around[] = { printer->online_max,
-                           printer->online_sum }; /* of an enclosing sum */
+        Expr *around[] = {
+            printer->online_max, printer->online_sum
+        }; /* those of an enclosing sum */
         find_online_softmax(printer, r, nr);
         Expr *top = printer->online_max;
         for (int i = 0; i < nr; i++)

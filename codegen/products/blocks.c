@@ -1,16 +1,15 @@
-/* blocks.c: values rounded to numbers of 8 bits with a scale for each block, in
- * the order in which a product reads them (blocks.pre), of what memory holds or
- * of what the kernel makes itself (loop/tile_gpu.c). */
+/* blocks.c: quantization to e4m3 with one power-of-two scale per block, in the
+ * layouts that products read (blocks.pre): of values in memory, or of values
+ * that the kernel computes (loop/tile_gpu.c). */
 #include "products.h"
 
-/* LINES: blocks of rows that a kernel's threads take side by side, ATONCE times
- * over; TOGETHER: blocks of threads of a multiprocessor. (Rows of tokens and
- * their columns, Mixtral's widths, by as many as 84 registers let there be, 2:
- * 0.651 ms of a step on an H200, by 4 0.614.) */
-enum { THREADS = 256, SIDE = 128, LINES = 16, ATONCE = 4, TOGETHER = 4 };
+/* LINES: blocks of rows that the threads of a kernel process at once, ATONCE
+ * times. TOGETHER: thread blocks per multiprocessor
+ * (decisions/quantizing-kernels.md). */
+enum { THREADS = 256, LINES = 16, ATONCE = 4, TOGETHER = 4 };
 
-/* Part i of `blocks`, or what writes it to its place; null: nobody reads it. */
-static Node *part_of(const Group *k, const Node *blocks, int64_t i)
+/* Result i of `blocks`, or the write that stores it; null: unused. */
+static Node *result_part(const Group *k, const Node *blocks, int64_t i)
 {
     for (int m = 0; m < k->nout; m++) {
         Node *n = k->out[m], *part = n->op == Owrite ? n->in[1] : n;
@@ -21,9 +20,10 @@ static Node *part_of(const Group *k, const Node *blocks, int64_t i)
     return NULL;
 }
 
-/* Columns of the matrix whose blocks n makes: of rows the last axis, else all
- * behind the first that is cut. */
-static int64_t columns_of(const Graph *g, const Node *n, int *rows)
+/* Columns of the matrix that n divides into blocks: the last axis for expert
+ * rows, else all axes behind the first one that has blocks. *rows gets the dim
+ * before them. */
+static int64_t matrix_columns(const Graph *g, const Node *n, int *rows)
 {
     const Node *x = n->in[0];
     int64_t columns = 1;
@@ -38,17 +38,18 @@ static int64_t columns_of(const Graph *g, const Node *n, int *rows)
 
 static int64_t blocks_along(int64_t n)
 {
-    return (n + SIDE - 1) / SIDE;
+    return (n + SCALEBLOCK - 1) / SCALEBLOCK;
 }
 
-static int in_rows(const Node *n)
+static int has_row_blocks(const Node *n)
 {
     return n->at.quantize_blocks.layout == SCALEwide;
 }
 
-/* Argument `name`, or the row of a stack where the map says that n's rows
- * begin; wide: elements of a row. */
-static void put_rows(Text *out, const char *name, Node *n, const char *wide)
+/* Argument `name`, advanced to the first row of n in its stash; wide: elements
+ * per row. */
+static void put_row_pointer(Text *out, const char *name, Node *n,
+                            const char *wide)
 {
     put(out, "%s", n ? name : "0");
     if (n && storage(n)->stash)
@@ -56,16 +57,16 @@ static void put_rows(Text *out, const char *name, Node *n, const char *wide)
     put(out, ", ");
 }
 
-/* Does it read tokens, as rows of which its map sends them? */
+/* Does it read tokens, gathered into expert rows by its routing map? */
 static int gathers_rows(const Node *n)
 {
     return n->nin > 1 && !n->in[0]->map;
 }
 
-/* Of rows: those that the map says there are. pair: in it, which token's each
- * is. */
-static void put_ragged(Text *out, const Group *group, int64_t pair, int lies,
-                       int turned)
+/* Kernel of expert rows; their number is read from the map. pair: offset in the
+ * map of the pair of each row. lies, turned: which layouts are results. */
+static void put_expert_rows_kernel(Text *out, const Group *group, int64_t pair,
+                                   int lies, int turned)
 {
     int gathered = gathers_rows(group->node[0]);
 
@@ -74,25 +75,26 @@ static void put_ragged(Text *out, const Group *group, int64_t pair, int lies,
         lies ? ", uint8_t *q, float *s" : "",
         turned ? ", uint8_t *tq, float *ts" : "",
         !turned ? "rows" : strf(out->arena, "columns<%d, %d>", lies, gathered));
-    put_rows(out, "x", group->node[0]->in[0], "Q");
-    put_rows(out, "q", part_of(group, group->node[0], 0), "Q");
-    put_rows(out, "s", part_of(group, group->node[0], 1), "BLOCKSQ");
+    put_row_pointer(out, "x", group->node[0]->in[0], "Q");
+    put_row_pointer(out, "q", result_part(group, group->node[0], 0), "Q");
+    put_row_pointer(out, "s", result_part(group, group->node[0], 1), "BLOCKSQ");
     if (turned)
         put(out, "tq, ts, off, off + %lld);\n}\n", (long long)pair);
     else
         put(out, "off[EXPERTS]);\n}\n");
 }
 
-/* Weights: all they have, in the orders that are read. */
-static void put_kernel(Text *out, const Group *group, int64_t pair)
+/* Kernel of weights, or of all rows of a matrix, in the layouts that are
+ * used. */
+static void put_quantize_kernel(Text *out, const Group *group, int64_t pair)
 {
     const Node *n = group->node[0];
-    int lies = part_of(group, n, 0) != NULL,
-        turned = part_of(group, n, 2) != NULL;
+    int lies = result_part(group, n, 0) != NULL,
+        turned = result_part(group, n, 2) != NULL;
 
     put(out, "extern \"C\" __global__ void __launch_bounds__(%d, %d)\n",
         THREADS, TOGETHER);
-    if (in_rows(n) && n->nin == 1) {
+    if (has_row_blocks(n) && n->nin == 1) {
         put(out, "@(const uint16_t *x, uint8_t *q, float *s)\n"
                  "{\n    quantize_rows(x, q, s, P);\n}\n");
         return;
@@ -106,12 +108,13 @@ static void put_kernel(Text *out, const Group *group, int64_t pair)
             lies ? "q, s" : "0, 0", turned ? "tq, ts" : "0, 0");
         return;
     }
-    put_ragged(out, group, pair, lies, turned);
+    put_expert_rows_kernel(out, group, pair, lies, turned);
 }
 
-/* blocks.pre for a matrix [p q], of rows that lie as the map says. */
-static void put_pre(Text *out, const Graph *g, const Node *map, int64_t p,
-                    int64_t q)
+/* Prints blocks.pre for a matrix [p q], with the experts of map (null:
+ * none). */
+static void put_blocks_pre(Text *out, const Graph *g, const Node *map,
+                           int64_t p, int64_t q)
 {
     MapLayout l = map ? map_layout(g, map) : (MapLayout){ .experts = 1 };
     const Axis *slot = map ? route_slot(map) : NULL;
@@ -126,18 +129,19 @@ static void put_pre(Text *out, const Graph *g, const Node *map, int64_t p,
     putn(out, blocks_pre, strlen(blocks_pre));
 }
 
-/* ---- of what the kernel makes -------------------------------------------- */
+/* ---- values computed by the kernel --------------------------------------- */
 
-/* Whole blocks: of weights as they lie, of rows in columns too. */
+/* Whole blocks only: weights in their layout, or expert rows in both
+ * layouts. */
 int blocks_fit_loop(const Graph *g, const Node *n)
 {
     const Node *x = n->in[0];
     int at;
-    int64_t q = columns_of(g, n, &at);
+    int64_t q = matrix_columns(g, n, &at);
 
-    if (q % SIDE || gathers_rows(n) || in_rows(n) != (n->nin > 1))
+    if (q % SCALEBLOCK || gathers_rows(n) || has_row_blocks(n) != (n->nin > 1))
         return 0;
-    return in_rows(n) ? x->nd == 2 : local_n(g, x, at) % SIDE == 0;
+    return has_row_blocks(n) ? x->nd == 2 : local_n(g, x, at) % SCALEBLOCK == 0;
 }
 
 int blocks_of_matrix(const Graph *g, const Node *n, int64_t m, int64_t columns)
@@ -145,7 +149,8 @@ int blocks_of_matrix(const Graph *g, const Node *n, int64_t m, int64_t columns)
     int at;
 
     return n->at.quantize_blocks.layout == SCALEsquare && n->nin == 1 &&
-           columns_of(g, n, &at) == columns && local_n(g, n->in[0], at) == m;
+           matrix_columns(g, n, &at) == columns &&
+           local_n(g, n->in[0], at) == m;
 }
 
 int blocks_of_loop(const Group *group, const Node **node)
@@ -166,37 +171,40 @@ char *blocks_loop_lower(Graph *g, Group *group, Arena *a)
     int at;
     Text t = { .arena = a };
 
-    tile.columns = columns_of(g, n, &at);
+    tile.columns = matrix_columns(g, n, &at);
     for (int k = 0; k < tile.n; k++) {
         tile.of[k].node = node[k];
         for (int i = 0; i < 4; i++)
-            tile.of[k].part[i] = part_of(group, node[k], i);
+            tile.of[k].part[i] = result_part(group, node[k], i);
     }
     loop_lower_tiles(g, group, a, &tile);
     group->maystore = 1;
-    put_pre(&t, g, map, map ? map_layout(g, map).cap : local_n(g, n->in[0], at),
-            tile.columns);
+    put_blocks_pre(&t, g, map,
+                   map ? map_layout(g, map).cap : local_n(g, n->in[0], at),
+                   tile.columns);
     return t.s;
 }
 
-/* ---- of what memory holds ------------------------------------------------ */
+/* ---- values in memory ---------------------------------------------------- */
 
 void blocks_lower_cuda(Graph *g, Group *group, Arena *a)
 {
     Node *n = group->node[0], *x = n->in[0],
          *map = n->nin > 1 ? n->in[1] : NULL;
     Node *arg[6] = { x,
-                     part_of(group, group->node[0], 0),
-                     part_of(group, group->node[0], 1),
-                     part_of(group, group->node[0], 2),
-                     part_of(group, group->node[0], 3),
+                     result_part(group, group->node[0], 0),
+                     result_part(group, group->node[0], 1),
+                     result_part(group, group->node[0], 2),
+                     result_part(group, group->node[0], 3),
                      map };
     int at;
-    int64_t q = columns_of(g, n, &at), all = local_elems(g, x) / q;
-    int64_t p = in_rows(n) ? all : local_n(g, x, at);
-    int64_t blocks = blocks_along(q) * (in_rows(n) ? p : blocks_along(p));
+    int64_t q = matrix_columns(g, n, &at), all = local_elems(g, x) / q;
+    int64_t p = has_row_blocks(n) ? all : local_n(g, x, at);
+    int64_t blocks =
+        blocks_along(q) * (has_row_blocks(n) ? p : blocks_along(p));
     int64_t turn = LINES * ATONCE;
-    int64_t items = in_rows(n) ? (blocks + turn - 1) / turn : all / p * blocks;
+    int64_t items =
+        has_row_blocks(n) ? (blocks + turn - 1) / turn : all / p * blocks;
     MapLayout l = map ? map_layout(g, map) : (MapLayout){ 0 };
     Text t = { .arena = a };
 
@@ -209,8 +217,8 @@ void blocks_lower_cuda(Graph *g, Group *group, Arena *a)
     group->narg = (int)vec_len(group->arg);
     group->maystore = 1;
     group->instr.kind = Ikernel;
-    put_pre(&t, g, map, p, q);
-    put_kernel(&t, group, l.pair);
+    put_blocks_pre(&t, g, map, p, q);
+    put_quantize_kernel(&t, group, l.pair);
     set_text_named(group, a, t.s);
     set_label(group, a, n);
     if (map && arg[3])

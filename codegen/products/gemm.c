@@ -1,14 +1,15 @@
-/* gemm.c: products as library instructions: sizes and strides, no kernel text.
- * fuse has made every layout one that fits (ir/graph/matrix.c). */
+/* gemm.c: products as library instructions: sizes and strides, without kernel
+ * text. legalize has given the operands layouts that fit
+ * (ir/graph/matrix.c). */
 #include "products.h"
 
-/* The group stores the product, or the accumulator it adds to. */
+/* Does the group add its product to an accumulator (beta = 1)? */
 static int is_accum(const Group *group)
 {
     return group->out[0]->op == Oaccum;
 }
 
-static void set_args(Group *group, Arena *a, Node *const *n, int count)
+static void set_gemm_args(Group *group, Arena *a, Node *const *n, int count)
 {
     group->narg = 0;
     for (int i = 0; i < count; i++) {
@@ -26,8 +27,9 @@ void set_product_cost(const Graph *g, Group *group, const Node *n)
             group->instr.bytes += (double)local_bytes(g, group->arg[i]);
 }
 
-/* Libraries multiply bf16 at full speed in rows of whole 16-byte pieces. */
-static ProductPath path_of(const GemmArgs *args)
+/* Libraries reach full speed with bf16 only if rows are multiples of 16
+ * bytes. */
+static ProductPath gemm_path(const GemmArgs *args)
 {
     int64_t in = args->lda | args->ldb,
             out = args->ldc * dtypes[args->out].bytes;
@@ -66,15 +68,14 @@ void gemm_lower(Graph *g, Group *group, Arena *a)
         .beta = is_accum(group),
         .batch = { m.nbatch, batch },
     };
-    group->path = path_of(&group->instr.gemm);
-    set_args(group, a, arg, 4);
+    group->path = gemm_path(&group->instr.gemm);
+    set_gemm_args(group, a, arg, 4);
     set_product_cost(g, group, n);
     set_label(group, a, n);
 }
 
-/* Elements of x along its dims that are in (or, with `in` 0, not in) list v,
- * rows and experts aside. */
-static int64_t width(const Graph *g, const Node *x, const Axis *expert)
+/* Elements of x per row: all dims except expert rows and experts. */
+static int64_t row_elements(const Graph *g, const Node *x, const Axis *expert)
 {
     int64_t w = 1;
 
@@ -84,8 +85,8 @@ static int64_t width(const Graph *g, const Node *x, const Axis *expert)
     return w;
 }
 
-/* Elements of x along its dims that n has. */
-static int64_t width_in(const Graph *g, const Node *x, const Node *n)
+/* Elements of x along the dims that n has. */
+static int64_t elements_in(const Graph *g, const Node *x, const Node *n)
 {
     int64_t w = 1;
 
@@ -108,8 +109,8 @@ Node *sum_sq_of(const Group *group)
     return NULL;
 }
 
-/* What the kernel adds up, stored or not. */
-static Node *result_of(const Group *group)
+/* The accumulated result, stored or not. */
+static Node *accumulated_result(const Group *group)
 {
     return group_updates(group) ? group->node[1] : group->out[0];
 }
@@ -119,11 +120,13 @@ int grouped_operands(int terms, int scaled)
     return 4 + (terms > 1 ? 2 : 0) + (scaled ? 2 * terms : 0);
 }
 
-/* With sums of squares, or with another gmm whose sum with it is made. */
-static void grouped(Graph *g, Group *group, Arena *a, InstrKind kind, int64_t K,
-                    int64_t N, int transposed)
+/* Fills a grouped product, with its sums of squares or its second product. K,
+ * N: elements of the summed and of the result's columns per row. transposed:
+ * the weight is [expert N K]. */
+static void set_grouped(Graph *g, Group *group, Arena *a, InstrKind kind,
+                        int64_t K, int64_t N, int transposed)
 {
-    Node *n = group->node[0], *out = result_of(group);
+    Node *n = group->node[0], *out = accumulated_result(group);
     MapLayout l = map_layout(g, n->in[2]);
     Node *arg[11] = { n->in[0], n->in[1], out, n->in[2] };
     int terms = grouped_terms(group), scaled = is_scaled_product(n), narg = 4;
@@ -137,7 +140,8 @@ static void grouped(Graph *g, Group *group, Arena *a, InstrKind kind, int64_t K,
     if (sum_sq_of(group))
         arg[narg++] = sum_sq_of(group);
 
-    group->maystore = kind == Igmm_wgrad; /* gmm: not rows that no expert has */
+    /* gmm leaves rows without an expert unwritten */
+    group->maystore = kind == Igmm_wgrad;
     group->instr.kind = kind;
     group->instr.gmm = (GmmArgs){
         .in = n->in[0]->dt,
@@ -151,7 +155,7 @@ static void grouped(Graph *g, Group *group, Arena *a, InstrKind kind, int64_t K,
         .beta = is_accum(group),
         .cap = l.cap,
     };
-    set_args(group, a, arg, narg > 5 ? narg : 5);
+    set_gemm_args(group, a, arg, narg > 5 ? narg : 5);
     for (int i = 0; i < 3; i++)
         group->instr.gmm.stash |= (group->arg[i]->stash > 0) << i;
     set_product_cost(g, group, n);
@@ -167,16 +171,17 @@ void gmm_lower(Graph *g, Group *group, Arena *a)
     const Node *w = n->in[1];
     int transposed = axes_at(&n->at.gmm.axes, w->dim[w->nd - 1].a) >= 0;
 
-    grouped(g, group, a, Igmm, width(g, n->in[0], expert), width(g, n, expert),
-            transposed && n->at.gmm.axes.n < w->nd - 1);
+    set_grouped(g, group, a, Igmm, row_elements(g, n->in[0], expert),
+                row_elements(g, n, expert),
+                transposed && n->at.gmm.axes.n < w->nd - 1);
 }
 
 /* a [row K], b [row N] -> dW [expert K N] or [expert N K] */
 void gmm_wgrad_lower(Graph *g, Group *group, Arena *a)
 {
-    Node *n = group->node[0], *out = result_of(group);
+    Node *n = group->node[0], *out = accumulated_result(group);
     int transposed = out->nd > 1 && dim_of(n->in[0], out->dim[1].a) < 0;
 
-    grouped(g, group, a, Igmm_wgrad, width_in(g, n->in[0], n),
-            width_in(g, n->in[1], n), transposed);
+    set_grouped(g, group, a, Igmm_wgrad, elements_in(g, n->in[0], n),
+                elements_in(g, n->in[1], n), transposed);
 }

@@ -1,11 +1,11 @@
-/* grouped.c: grouped products on a GPU, and scaled ones of matrices, from the
- * instruction of the host: a kernel whose sizes are constants. wgmma.pre where
- * tensor cores take the operands, gmm.pre for all others. */
+/* grouped.c: GPU kernels of grouped products and of scaled matrix products,
+ * made from the host's instruction with all sizes as constants: wgmma.pre if
+ * tensor cores support the operands, else gmm.pre. */
 #include "products.h"
 
 enum { GMMTILE = 64, GMMTHREADS = 256, WGTHREADS = 384 };
 
-static int64_t ceil_of(int64_t n, int64_t d)
+static int64_t divide_up(int64_t n, int64_t d)
 {
     return (n + d - 1) / d;
 }
@@ -17,23 +17,24 @@ static void put_define(Text *out, const char *name, int64_t v)
 
 /* ---- tensor cores -------------------------------------------------------- */
 
-/* Shared memory of a block, of which a multiprocessor has one; what is left of
- * it beside slices: boxes on their way out, the start's alignment, barriers. */
+/* Shared memory of a block, one per multiprocessor. Besides slices it has boxes
+ * to be stored, the alignment of the start, and barriers. */
 enum {
     SHARED = 227 << 10,
     BOXES = 4 * 8192,
     BESIDE = BOXES + 1024 + 512,
     MAXSTAGES = 8,
     MAPS = 640,
-    DEEP = 128,  /* bytes of k in a slice */
-    WGWARPS = 8, /* that multiply; with an update each has eight rows in fp32 in
-                    place of boxes */
+    DEEP = 128, /* bytes of k in a slice */
+    /* warps that multiply; in an update each has 8 rows in fp32 instead of
+     * boxes */
+    WGWARPS = 8,
     FEWROWS = 384,
-    BANDROWS = 16 /* of tiles that run at a time, by as many bytes of columns */
+    BANDROWS = 16 /* tiles of a band along m that run concurrently */
 };
 
-/* Tensor cores take bf16 in rows of whole 16-byte pieces, and e4m3 whose k is
- * contiguous. */
+/* Tensor cores take bf16 with rows of whole 16-byte pieces, and e4m3 with
+ * contiguous k. */
 static int has_tensor_cores(const GmmArgs *args, int weight)
 {
     int piece = 16 / (int)dtypes[args->in].bytes;
@@ -44,8 +45,9 @@ static int has_tensor_cores(const GmmArgs *args, int weight)
            args->experts <= 4096;
 }
 
-/* Elements of a rank of the dims of x that n has, or with `has` 0 lacks. */
-static int64_t share_of(const Graph *g, const Node *x, const Node *n, int has)
+/* Local elements of the dims of x that n has (has 1) or lacks (has 0). */
+static int64_t elements_by_dims(const Graph *g, const Node *x, const Node *n,
+                                int has)
 {
     int64_t e = 1;
 
@@ -55,15 +57,15 @@ static int64_t share_of(const Graph *g, const Node *x, const Node *n, int has)
     return e;
 }
 
-/* Of a product of matrices of e4m3 with scales. */
+/* Arguments of a matrix product of e4m3 with scales. */
 static GmmArgs dense_args(const Graph *g, const Node *n)
 {
     const Node *rows = n->in[0], *w = n->in[1];
     GmmArgs v = { .in = De4m3, .out = n->dt, .tw = 1, .experts = 1 };
 
-    v.cap = share_of(g, rows, n, 1);
-    v.n = share_of(g, w, n, 1);
-    v.k = v.ldw = share_of(g, w, n, 0);
+    v.cap = elements_by_dims(g, rows, n, 1);
+    v.n = elements_by_dims(g, w, n, 1);
+    v.k = v.ldw = elements_by_dims(g, w, n, 0);
     v.stride = v.n * v.k;
     return v;
 }
@@ -83,27 +85,27 @@ static GmmArgs grouped_args(const Graph *g, const Node *n)
     return v;
 }
 
-/* a [row K], b [row N] -> [expert K N], of their columns in blocks */
-static GmmArgs weight_args(const Graph *g, const Node *n)
+/* a [row K], b [row N] -> [expert K N], from columns in blocks */
+static GmmArgs wgrad_args(const Graph *g, const Node *n)
 {
     return (GmmArgs){ .in = De4m3,
                       .out = n->dt,
                       .experts = map_layout(g, n->in[2]).experts,
-                      .k = share_of(g, n->in[0], n, 1),
-                      .n = share_of(g, n->in[1], n, 1) };
+                      .k = elements_by_dims(g, n->in[0], n, 1),
+                      .n = elements_by_dims(g, n->in[1], n, 1) };
 }
 
 int has_scaled_product(const Graph *g, const Node *n)
 {
     GmmArgs v = n->op == Odot   ? dense_args(g, n)
                 : n->op == Ogmm ? grouped_args(g, n)
-                                : weight_args(g, n);
+                                : wgrad_args(g, n);
 
     return has_tensor_cores(&v, n->op == Ogmm_wgrad);
 }
 
-/* Of a product by itself. */
-static GmmArgs args_of(const Graph *g, const Node *n)
+/* Arguments of a grouped product outside of a group. */
+static GmmArgs grouped_product_args(const Graph *g, const Node *n)
 {
     Group k = { .fam = optab[n->op].fam, .n = 1, .nout = 1 };
     Node *node = (Node *)(uintptr_t)n;
@@ -118,7 +120,7 @@ static GmmArgs args_of(const Graph *g, const Node *n)
 
 int grouped_sums(const Graph *g, const Node *n, const Node *other)
 {
-    GmmArgs v = args_of(g, n), w = args_of(g, other);
+    GmmArgs v = grouped_product_args(g, n), w = grouped_product_args(g, other);
 
     return n->in[2] == other->in[2] && has_tensor_cores(&v, 0) &&
            (v.in == Dbf16 || v.in == De4m3) && v.in == w.in && v.out == w.out &&
@@ -126,7 +128,8 @@ int grouped_sums(const Graph *g, const Node *n, const Node *other)
            v.stride == w.stride;
 }
 
-/* 64 x BN += 64 x 32 bytes of A, 32 bytes x BN of B; ADD 0: is that. */
+/* Prints wgmma_tile: 64 x BN += 64 x 32 bytes of A times 32 bytes x BN of B;
+ * ADD 0: without the addition. */
 static void put_product(Text *out, int64_t wide, Dtype in, const char *turned)
 {
     int n = (int)wide / 2;
@@ -149,80 +152,13 @@ static void put_product(Text *out, int64_t wide, Dtype in, const char *turned)
     put(out, "\n        : \"l\"(a), \"l\"(b), \"n\"(ADD));\n}\n");
 }
 
-/* Measured on an H200 (gmm_bench: experts of uneven sizes, one empty), TFLOP/s
- * by tile, * ping-pong:
- *
- *     rows of an expert, K x N     128x192*  128x256  128x128*  64x256*
- *     1024  2048 x 768                  772      722       627      673
- *     1024  768 x 2048                  728      671       657      651
- *     256   2048 x 768                  565      539       468      500
- *     256   768 x 2048                  551      514       482      510
- *     1024  768 x 2048, and another     684      740       589
- *     4096  4096 x 14336                773      753       590      641
- *     4096  14336 x 4096                701      756       518      663
- *     1024  weights 2048 x 768          634      610       595      615
- *     256   weights 2048 x 768          342      335       363      344
- *     4096  weights 4096 x 14336        774      752       603      648
- *
- * Tiles that run at a time share their operands if these are in L2 when a tile
- * comes to them: all along its sum, since tiles begin at any time. On an H100,
- * 8 experts of 4096 rows, all rows of tiles first, then in bands of 8, 16, 24:
- *
- *     4096 x 14336          128x192*       652     747     768     759
- *                           128x256        707     784     775     776
- *     weights 4096 x 14336  128x192*       714     700     732     720
- *                           128x256        727     704     712     704
- *     weights 14336 x 4096  128x192*       514     659     656     663
- *                           128x256        651     700     705     713
- *
- * In a step of Mixtral's widths both tiles take the same for the last.
- *
- * Weights of 256 rows, 2048 x 768, stored in bf16, in a step on an H100: 0.285
- * ms by 128x128*, 0.284, 0.279, 0.291, 0.309, 0.311 by 128x192*, 128x256,
- * 256x128, 64x256*, 256x192 (0.414 in fp32 by 128x128*): the bytes that a tile
- * fetches no longer decide.
- *
- * Storing while the other multiplies is worth more than fewer bytes a product,
- * but for very long sums; weights of short ones are bound by what they store,
- * and a smaller tile begins to sooner. With few rows an expert L2 is busy (79 %
- * of its rate at 256 rows, weights; 86 to 89 % at 1024, adding or not).
- * Of e4m3 with scales 128x256, 256x128, 128x128 made 1150, 943, 983 (8 experts
- * of 4096 rows, 7168 x 4096), 1143, 1072, 995 (2048 x 7168), 1027, 915, 920
- * (128 of 1024, 2048 x 768): a warpgroup scales what it has while the other
- * multiplies. One matrix, 8192 x 8192 x 8192: 1201, 1008, 1086 (cuBLASLt 1218).
- * With a slice's rows in registers, where both halves of 256 columns find them,
- * 128x256 makes 1136 (1201), 1103 (1190), 1094 (1151), 1003 (1054).
- * Weights by e4m3 in columns: tiles of 128x256 made 877 adding nothing, 740
- * adding (8 experts of 4096 rows, 4096 x 14336) and 632, 550 (128 of 1024,
- * 2048 x 768); 128x128 835, 712 and 632, 563; 128x192 820 and 610; of a step
- * 720 and 495, where bf16 makes 574 and 500. Each warpgroup with a ring and
- * tiles of 128x128 of its own made 713 and 536, 128x192 that begins a product
- * before it scales the one before the same as without.
- * What bounds weights by e4m3, 8 experts of 4096 rows, 4096 x 14336, alone on
- * an H200, 942 TFLOP/s: without loads of columns' scales 961, without storing
- * 981, with one instruction an element in place of two 1030, without scales
- * 1171; scales as pairs of bf16, half the loads, 868.
- * Warpgroups of one tile that take turns, so that one surely multiplies while
- * the other scales, are slower, with scales of blocks too: a step of Mixtral's
- * widths on an H200 146.9 to 159.4 ms, 153.4 and 151.9 where the turn changes
- * with one and two of a product's four steps underway. All of a tile of 128x192
- * at once: weights 893 where 128x256 made 930, with blocks 1190 and 1084 where
- * 1177 and 1130 (4096 x 14336, 2048 x 7168), on an H100.
- * Measured and not better: blocks in pairs that fetch for each other
- * (multicast: 0 to 5 % slower; half as fast where a warp gives a place back by
- * an arrival of release.cluster, which is a fence), what weights are added to
- * fetched into the boxes it leaves from, beside the product (0.818 to 0.804 ms
- * alone, 1 % slower in a step), weights that copies out add to what was there
- * (cp.reduce: the same in a step, 406), stored from registers (a fifth slower
- * at 256 rows), what weights are added to read to registers while the other
- * warpgroup multiplies (24 calls of a step, half of which add, on an H200: 19.9
- * to 22.5 ms, 23.0 unless L2 is told of it before; passing the turn to the
- * other before what the ring brings is added ends in a launch failure), 256x192
- * and 256x128 tiles that fetch less (318 and 322 where 128x128 made 363), a
- * warp that stores its own rows, more boxes or an evict-first hint on their way
- * out (the same). A step of 4 x 4 sequences takes 690 of the chip's 700 W, its
- * clock is 1.6 of 1.98 GHz: weights of 1024 rows make 402 to 456 there and 512
- * to 540 alone, adding. */
+/* The tile with the highest expected rate. `rate`: relative throughput for
+ * average sums; `deep`: for sums of 8192 and more or two products; `few`: for
+ * weight gradients of few rows; `scaled`, `columns`: for e4m3 by blocks and by
+ * columns. Ping-pong tiles overlap stores with products, which is worth more
+ * than the smaller traffic of a larger tile, except for long sums.
+ * decisions/grouped-tiles.md has the measured rates,
+ * decisions/grouped-scaled.md those of e4m3. */
 static GroupedTile best_tile(const GmmArgs *args, int weight, int terms)
 {
     /* clang-format off */
@@ -245,7 +181,7 @@ static GroupedTile best_tile(const GmmArgs *args, int weight, int terms)
 
     for (size_t i = 0; i < sizeof tile / sizeof *tile; i++) {
         double use =
-            (double)n / (double)(ceil_of(n, tile[i].t.cols) * tile[i].t.cols);
+            (double)n / (double)(divide_up(n, tile[i].t.cols) * tile[i].t.cols);
         double scaled = weight ? tile[i].columns : tile[i].scaled;
         double rate = use * (args->in == De4m3          ? scaled
                              : weight && sum <= FEWROWS ? tile[i].few
@@ -257,35 +193,13 @@ static GroupedTile best_tile(const GmmArgs *args, int weight, int terms)
     return tile[best].t;
 }
 
-/* Of a product that updates, where registers hold a tile and what it is updated
- * with, and slots for that take places of the ring. Measured on an H100, ms of
- * all weights' gradients and updates of experts in a step (Qwen3's widths, 4
- * layers, 1/1 and 4/1; Mixtral's, 2 layers, 4/1), by tile and slots:
- *
- *     apart               27.4      32.9      61.4
- *     128x128*    2       22.3      27.7      53.1
- *     128x128*    3       22.5      29.2
- *     128x64*     4, 3    23.2, 22.8   31.2
- *     128x256     1                 36.1      77.8
- *     128x192*    2                           75.2
- *
- * Of each element 24 bytes are moved in place of 32: 19.3 of 22.3 ms are that.
- * In boxes of 64 x 32, a barrier of the warpgroup each, where a thread updates
- * eight neighbours, so that an instruction of 16 bytes leaves half of each
- * sector of fp32 to the next, 24.6, 29.9, 55.9.
- *
- * With weights by e4m3 a warpgroup of its own updates: of the two that multiply
- * one scales while the other multiplies, and a tile that is not theirs alone
- * leaves them registers, 176 a thread. They wait only until the tile before has
- * been read, 64 KiB of sums. Mixtral's widths, 2 layers, 4/1, precision=fp8
- * precision.primary=all, on an H200: apart 142.8 ms a step, so 136.8, with two
- * slots 138.1; a tile of each, in turns, of which the next 64 x 64 begin before
- * the last are scaled, 232 registers and spills, 140.8; the same with a ring
- * each and without turns 141.1. Of 1,024 rows, DeepSeek-V3's widths, an update
- * moves 3.2 of 4.0 TB/s: two warpgroups that update are not tried. */
+/* Tile and slots of a product that updates: registers hold a tile and its
+ * operands, and slots reduce the ring. FP8: a dedicated warpgroup runs the
+ * update, since one of the two consumers multiplies while the other scales.
+ * decisions/update-in-product.md compares other forms. */
 static const struct UpdateForm {
     GroupedTile tile;
-    int apart; /* by a warpgroup of its own */
+    int apart; /* a dedicated warpgroup updates */
     int ahead; /* slots */
 } update_forms[] = { { { 128, 128, 1 }, 0, 2 }, { { 128, 128, 0 }, 1, 4 } };
 
@@ -300,9 +214,9 @@ int grouped_threads(const GmmArgs *args, const GroupedForm *form)
                                                     : WGTHREADS;
 }
 
-/* Rows and columns of a weights' gradient; one that is stored transposed is
- * made so: its operands change places. */
-static void weight_sides(const GmmArgs *args, int64_t *m, int64_t *n)
+/* Rows and columns of a weight gradient. A transposed result is computed with
+ * exchanged operands. */
+static void wgrad_sides(const GmmArgs *args, int64_t *m, int64_t *n)
 {
     *m = args->tw ? args->n : args->k;
     *n = args->tw ? args->k : args->n;
@@ -310,17 +224,17 @@ static void weight_sides(const GmmArgs *args, int64_t *m, int64_t *n)
 
 int64_t tile_squares(const GmmArgs *args, const GroupedTile *tile)
 {
-    enum { WARPS = 4 }; /* of a warpgroup */
+    enum { WARPS = 4 }; /* warps of a warpgroup */
     int64_t m, n;
 
-    weight_sides(args, &m, &n);
-    return args->experts * ceil_of(m, tile->rows) * ceil_of(n, tile->cols) *
+    wgrad_sides(args, &m, &n);
+    return args->experts * divide_up(m, tile->rows) * divide_up(n, tile->cols) *
            (tile->pingpong ? WARPS : 2 * WARPS);
 }
 
 int64_t grouped_squares(const Graph *g, const Node *n, int updates)
 {
-    GmmArgs v = args_of(g, n);
+    GmmArgs v = grouped_product_args(g, n);
 
     if (!has_tensor_cores(&v, 1))
         return 0;
@@ -330,17 +244,18 @@ int64_t grouped_squares(const Graph *g, const Node *n, int updates)
 
 int grouped_updates(const Graph *g, const Node *n, const Node *rounded)
 {
-    GmmArgs v = args_of(g, n);
+    GmmArgs v = grouped_product_args(g, n);
     int64_t rows, columns;
 
-    weight_sides(&v, &rows, &columns);
+    wgrad_sides(&v, &rows, &columns);
     return has_tensor_cores(&v, 1) && (v.in == Dbf16 || v.in == De4m3) &&
            (!rounded ||
             (v.ldw == columns && blocks_of_matrix(g, rounded, rows, columns)));
 }
 
-/* Row 0 of an operand, a pointer to rows of so many elements. */
-static const char *rows_at(Arena *a, const char *name, int stash, int64_t wide)
+/* Pointer to row 0 of an operand; wide: elements per row. */
+static const char *first_row_pointer(Arena *a, const char *name, int stash,
+                                     int64_t wide)
 {
     return stash ? strf(a, "%s + (int64_t)off[EXPERTS + 1] * %lld", name,
                         (long long)wide)
@@ -352,8 +267,8 @@ static const char *scales_in_order(int scaled, int swap)
     return !scaled ? "" : swap ? "sb, sa" : "sa, sb";
 }
 
-static void put_call(Text *out, const GroupedForm *form, const char *result,
-                     const char *add)
+static void put_product_call(Text *out, const GroupedForm *form,
+                             const char *result, const char *add)
 {
     put(out,
         "    grouped_product(term, %s, off, %s, scales, work, %s, update);\n"
@@ -361,7 +276,8 @@ static void put_call(Text *out, const GroupedForm *form, const char *result,
         result, form->squares ? "squares" : "0", add);
 }
 
-/* Beside the operands what is updated; nothing is stored but that. */
+/* Kernel with an update: takes the updated tensors besides the operands, and
+ * stores nothing else. */
 static void put_update_kernel(Text *out, const GmmArgs *args,
                               const GroupedForm *form, const char *left,
                               const char *right)
@@ -379,18 +295,19 @@ static void put_update_kernel(Text *out, const GmmArgs *args,
         scaled ? "const float *sa, const float *sb, " : "",
         form->squares ? "float *squares, " : "", form->update->parameters, left,
         right, scales_in_order(scaled, swap), form->update->values);
-    put_call(out, form, "(TO *)work", "0");
+    put_product_call(out, form, "(TO *)work", "0");
 }
 
-/* The kernel, of operands in the order of their buffers. */
-static void put_kernel(Text *out, const GmmArgs *args, const GroupedForm *form)
+/* Kernel with the operands in the order of their buffers. */
+static void put_product_kernel(Text *out, const GmmArgs *args,
+                               const GroupedForm *form)
 {
     int swap = form->weight && args->tw;
     int64_t wide[2] = { args->k, args->n };
-    const char *left = rows_at(out->arena, swap ? "b" : "a",
-                               args->stash >> swap & 1, wide[swap]);
-    const char *right = rows_at(out->arena, swap ? "a" : "b",
-                                args->stash >> !swap & 1, wide[!swap]);
+    const char *left = first_row_pointer(out->arena, swap ? "b" : "a",
+                                         args->stash >> swap & 1, wide[swap]);
+    const char *right = first_row_pointer(
+        out->arena, swap ? "a" : "b", args->stash >> !swap & 1, wide[!swap]);
     int scaled = args->in == De4m3;
     const char *off = form->dense ? "" : " const int32_t *off,";
     int twice = form->terms > 1;
@@ -414,22 +331,25 @@ static void put_kernel(Text *out, const GmmArgs *args, const GroupedForm *form)
         "    const Update update = { };\n",
         WGTHREADS, off, more, squares,
         form->dense ? "    const int32_t off[] = { 0, CAP };\n" : "", left,
-        right, twice ? rows_at(out->arena, "a2", form->stash, args->k) : "0",
+        right,
+        twice ? first_row_pointer(out->arena, "a2", form->stash, args->k) : "0",
         twice ? "b2" : "0", scales_in_order(scaled, swap),
         scaled && twice ? "sa2, sb2" : "");
-    put_call(out, form, rows_at(out->arena, "c", args->stash >> 2 & 1, args->n),
-             "(int)add");
+    put_product_call(
+        out, form,
+        first_row_pointer(out->arena, "c", args->stash >> 2 & 1, args->n),
+        "(int)add");
 }
 
-/* What of shared memory a kernel's slices take. */
+/* Use of shared memory by the ring of slices. */
 typedef struct RingSizes {
-    int64_t once;   /* columns of a product that is scaled at once */
-    int64_t stages; /* places */
-    int rooms;      /* boxes of a warpgroup on their way out */
-    int64_t shared; /* bytes, with the boxes */
+    int64_t once;   /* columns of a product that are scaled at once */
+    int64_t stages; /* stages of the ring */
+    int rooms;      /* store buffers of a warpgroup */
+    int64_t shared; /* bytes, with the store buffers */
 } RingSizes;
 
-/* Beside slices: of each warpgroup that updates. */
+/* Bytes of the slots of all warpgroups that update. */
 static int64_t slot_bytes(const GmmArgs *args, const GroupedForm *form)
 {
     int teams = update_form(args)->apart ? 1 : 2;
@@ -437,8 +357,8 @@ static int64_t slot_bytes(const GmmArgs *args, const GroupedForm *form)
     return form->update ? teams * form->update->ahead * form->update->bytes : 0;
 }
 
-/* What goes out: boxes of C; with an update the sums of a tile, or of eight
- * rows of each warp. */
+/* Bytes of results in flight: boxes of C; with an update the sums of a tile, or
+ * 8 rows of each warp. */
 static int64_t box_bytes(const GmmArgs *args, const GroupedForm *form,
                          int rooms)
 {
@@ -449,11 +369,10 @@ static int64_t box_bytes(const GmmArgs *args, const GroupedForm *form,
                                       : WGWARPS * 8 * 4 * tile->cols;
 }
 
-/* Columns of rows have scales beside each slice. Of their widest tile a fourth
- * place of the ring is worth more than a second box (the table's figures: 877
- * and 866, 632 and 616). */
-static RingSizes ring_of(const GmmArgs *args, const GroupedForm *form,
-                         int columns)
+/* FP8 weight gradients load scales per K slice; for 128x256 a 4th stage is
+ * better than a second store buffer (decisions/grouped-scaled.md). */
+static RingSizes ring_sizes(const GmmArgs *args, const GroupedForm *form,
+                            int columns)
 {
     const GroupedTile *tile = &form->tile;
     RingSizes ring = { .rooms = columns ? 1 : 2 };
@@ -472,7 +391,7 @@ static RingSizes ring_of(const GmmArgs *args, const GroupedForm *form,
     return ring;
 }
 
-/* wgmma.pre */
+/* Text of wgmma.pre with its constants. */
 char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
                    int64_t *shared)
 {
@@ -481,10 +400,10 @@ char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
     int weight = form.weight;
     int64_t m = args->k, n = args->n;
     int scaled = args->in == De4m3, columns = scaled && weight;
-    const RingSizes ring = ring_of(args, &form, columns);
+    const RingSizes ring = ring_sizes(args, &form, columns);
 
     if (weight)
-        weight_sides(args, &m, &n);
+        wgrad_sides(args, &m, &n);
     *shared = ring.shared;
     put_define(&t, "WEIGHT", weight);
     put_define(&t, "BAND", form.band ? form.band : BANDROWS);
@@ -507,9 +426,9 @@ char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
     put_define(&t, "STAGES", ring.stages);
     put_define(&t, "PINGPONG", tile.pingpong);
     put_define(&t, "SCALED", scaled);
-    put_define(&t, "ONCE", ring.once);
-    put_define(&t, "ROOMS", ring.rooms);
-    put_define(&t, "PLACES", row_blocks(args->cap, args->experts));
+    put_define(&t, "SCALED_COLUMNS", ring.once);
+    put_define(&t, "STORE_BUFFERS", ring.rooms);
+    put_define(&t, "ROW_BLOCKS", row_blocks(args->cap, args->experts));
     put_define(&t, "TIKIND", scaled ? 0 : 10);
     put_define(&t, "TOKIND", args->out == Dbf16 ? 10 : 7);
     put(&t, "#define TI %s\n#define TO %s\n", scaled ? "uint8_t" : "uint16_t",
@@ -522,12 +441,13 @@ char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
     if (form.update)
         putn(&t, form.update->text, strlen(form.update->text));
     putn(&t, wgmma_pre, strlen(wgmma_pre));
-    put_kernel(&t, args, &form);
+    put_product_kernel(&t, args, &form);
     return t.s;
 }
 
-/* A block of each multiprocessor, of so many bytes of shared memory. */
-static void launch_on_all(Group *group, Arena *a, int threads, int64_t shared)
+/* One block per multiprocessor with `shared` bytes of dynamic shared memory. */
+static void launch_persistent(Group *group, Arena *a, int threads,
+                              int64_t shared)
 {
     group->scratch = GPUBLOCKS * MAPS;
     cuda_set_launch(group, a,
@@ -545,7 +465,8 @@ static void add_buffer(Group *group, Arena *a, Node *n, Node *view)
     group->narg++;
 }
 
-/* Operands, map, scales, sums of squares, what is updated, numbers. */
+/* Buffers in order: operands, map, scales, sums of squares, updated tensors,
+ * scalars. */
 static void set_update_buffers(const Graph *g, Group *group, Arena *a,
                                const ProductUpdate *update)
 {
@@ -568,8 +489,8 @@ static void set_update_buffers(const Graph *g, Group *group, Arena *a,
         add_buffer(group, a, update->number[i], update->number[i]);
 }
 
-static void on_tensor_cores(const Graph *g, Group *group, Arena *a,
-                            const GmmArgs *args, int weight)
+static void lower_on_tensor_cores(const Graph *g, Group *group, Arena *a,
+                                  const GmmArgs *args, int weight)
 {
     int64_t shared = 0;
     GroupedForm form = { .weight = weight,
@@ -581,7 +502,7 @@ static void on_tensor_cores(const Graph *g, Group *group, Arena *a,
         form.update = update_text(group, a, update_form(args)->ahead);
         set_text_named(group, a, grouped_text(a, args, form, &shared));
         set_update_buffers(g, group, a, form.update);
-        launch_on_all(group, a, grouped_threads(args, &form), shared);
+        launch_persistent(group, a, grouped_threads(args, &form), shared);
         return;
     }
     form.tile = best_tile(args, weight, form.terms);
@@ -590,12 +511,13 @@ static void on_tensor_cores(const Graph *g, Group *group, Arena *a,
     set_text_named(group, a, grouped_text(a, args, form, &shared));
     group->narg =
         grouped_operands(form.terms, args->in == De4m3) + form.squares;
-    launch_on_all(group, a, WGTHREADS, shared);
+    launch_persistent(group, a, WGTHREADS, shared);
 }
 
-/* ---- all others ---------------------------------------------------------- */
+/* ---- CUDA cores ---------------------------------------------------------- */
 
-static void on_threads(Group *group, Arena *a, const GmmArgs *args, int weight)
+static void lower_on_cuda_cores(Group *group, Arena *a, const GmmArgs *args,
+                                int weight)
 {
     const DtypeInfo *in = &dtypes[args->in], *out = &dtypes[args->out];
     Text t = { .arena = a };
@@ -614,17 +536,17 @@ static void on_threads(Group *group, Arena *a, const GmmArgs *args, int weight)
         "@(const TA *a, const TA *b, TO *c, const int32_t *off, int64_t add)\n"
         "{\n    %s(%s, %s, %s, off, (int)add);\n}\n",
         GMMTHREADS, weight ? "gmm_wgrad_tile" : "gmm_tile",
-        rows_at(a, "a", args->stash & 1, args->k),
-        rows_at(a, "b", args->stash >> 1 & 1, args->n),
-        rows_at(a, "c", args->stash >> 2 & 1, args->n));
+        first_row_pointer(a, "a", args->stash & 1, args->k),
+        first_row_pointer(a, "b", args->stash >> 1 & 1, args->n),
+        first_row_pointer(a, "c", args->stash >> 2 & 1, args->n));
     set_text_named(group, a, t.s);
     group->narg = 4;
-    int64_t rows = ceil_of(args->cap, GMMTILE) + args->experts;
+    int64_t rows = divide_up(args->cap, GMMTILE) + args->experts;
     cuda_set_launch(
         group, a,
-        (Launch){ .items = weight ? ceil_of(args->k, GMMTILE) : rows,
+        (Launch){ .items = weight ? divide_up(args->k, GMMTILE) : rows,
                   .threads = GMMTHREADS,
-                  .y = ceil_of(args->n, GMMTILE),
+                  .y = divide_up(args->n, GMMTILE),
                   .z = weight ? args->experts : 1 });
 }
 
@@ -649,7 +571,7 @@ void dense_lower_cuda(Graph *g, Group *group, Arena *a)
     set_text_named(group, a, grouped_text(a, &v, form, &shared));
     set_product_cost(g, group, n);
     set_label(group, a, n);
-    launch_on_all(group, a, WGTHREADS, shared);
+    launch_persistent(group, a, WGTHREADS, shared);
     add_word(group, a, (Word){ WORDadd, aff(0), 0 });
 }
 
@@ -673,9 +595,9 @@ void grouped_lower_cuda(Graph *g, Group *group, Arena *a)
     if (is_scaled_product(group->node[0]))
         group->view = NULL;
     if (has_tensor_cores(&v, weight))
-        on_tensor_cores(g, group, a, &v, weight);
+        lower_on_tensor_cores(g, group, a, &v, weight);
     else
-        on_threads(group, a, &v, weight);
+        lower_on_cuda_cores(group, a, &v, weight);
     if (!group_updates(group))
         add_word(group, a, (Word){ WORDadd, aff(v.beta), 0 });
 }

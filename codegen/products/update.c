@@ -1,5 +1,5 @@
-/* update.c: text of an update that a product's kernel makes of its result, from
- * the nodes of the group (update.pre has what stands before it):
+/* update.c: text of the optimizer update in a wgrad kernel, from the nodes of
+ * the group; update.pre precedes it:
  *
  *     struct Update { float *q0; uint16_t *q1; float x0; };
  *     FN void advance(Update &u, int64_t by) { u.q0 += by; u.q1 += by; }
@@ -17,12 +17,12 @@
  *         float v2[8]; LANES(8) v2[l] = v1[l] * (float)0x1.cp-1;
  *         ...
  *         store_kept(u.q0, at, v2);
- *         give_pairs(pair, v3);            what is rounded in blocks
+ *         give_pairs(pair, v3);            the value that is quantized
  *     }
  *     FN uint8_t *numbers_of(const Update &u) { return (uint8_t *)u.q2; }
  *     FN float *scales_of(const Update &u) { return u.q3; }
  *
- * Expressions are those of loop kernels, so values are the same to the bit. */
+ * Expressions equal those of loop kernels, so values are bitwise equal. */
 #include "products.h"
 
 enum { PIECE = 8, THREADS = 128 };
@@ -30,18 +30,19 @@ enum { PIECE = 8, THREADS = 128 };
 typedef struct UpdatePrinter {
     Group *group;
     Arena *arena;
-    Node **kept;   /* vec: what it reads or writes element by element, numbers
-                      and scales of what it rounds */
-    Node **read;   /* vec: of these */
-    Node **number; /* vec: of one element */
-    Node **done;   /* vec: values that have an array */
-    Node *rounded; /* quantize_blocks of the update; null: none */
-    const Node *scales; /* that it writes; of kept */
+    /* vec: tensors read or written elementwise; numbers and scales of the
+     * quantized value */
+    Node **kept;
+    Node **read;        /* vec: those of `kept` that are read */
+    Node **number;      /* vec: scalars */
+    Node **done;        /* vec: values that have an array */
+    Node *rounded;      /* quantize_blocks of the update; null: none */
+    const Node *scales; /* its scales in `kept` */
     Text load, body, store, numbers;
-    int64_t bytes; /* of a slot */
+    int64_t bytes; /* bytes of a slot */
 } UpdatePrinter;
 
-static int index_of(Node ***v, Arena *a, Node *n)
+static int index_or_add(Node ***v, Arena *a, Node *n)
 {
     size_t i = 0;
 
@@ -52,7 +53,7 @@ static int index_of(Node ***v, Arena *a, Node *n)
     return (int)i;
 }
 
-static int has(Node *const *v, const Node *n)
+static int contains(Node *const *v, const Node *n)
 {
     for (size_t i = 0; i < vec_len(v); i++)
         if (v[i] == n)
@@ -60,38 +61,39 @@ static int has(Node *const *v, const Node *n)
     return 0;
 }
 
-static const char *array(UpdatePrinter *printer, Node *n)
+static const char *array_name(UpdatePrinter *printer, Node *n)
 {
     return strf(printer->arena, "v%d",
-                index_of(&printer->done, printer->arena, n));
+                index_or_add(&printer->done, printer->arena, n));
 }
 
 /* ---- values -------------------------------------------------------------- */
 
 static void put_kept(UpdatePrinter *printer, Node *n)
 {
-    int at = index_of(&printer->kept, printer->arena, n);
+    int at = index_or_add(&printer->kept, printer->arena, n);
     const DtypeInfo *dt = &dtypes[n->dt];
 
     vec_push(printer->arena, printer->read, n);
     put(&printer->load, "    fetch_kept(slot + %lld, half, u.q%d + at);\n",
         (long long)printer->bytes, at);
     put(&printer->body, "    %s %s[%d]; load_kept<%s>(%s, slot + %lld);\n",
-        dt->compute, array(printer, n), PIECE, dt->store, array(printer, n),
-        (long long)printer->bytes);
+        dt->compute, array_name(printer, n), PIECE, dt->store,
+        array_name(printer, n), (long long)printer->bytes);
     printer->bytes += THREADS * PIECE * dt->bytes;
 }
 
-static const char *value(UpdatePrinter *printer, Node *n);
+static const char *lane_value(UpdatePrinter *printer, Node *n);
 
-/* Operand k of n, of n's kind; an integer that is joined stays one. */
-static const char *operand(UpdatePrinter *printer, const Node *n, int k)
+/* Operand k of n, converted to n's type. The integer of a join_bf16 stays an
+ * integer. */
+static const char *lane_operand(UpdatePrinter *printer, const Node *n, int k)
 {
     const Node *in = n->in[k];
 
     if (n->op == Ojoin_bf16 && in->op == Ocast && in->in[0]->dt == Di16)
-        return value(printer, in->in[0]);
-    const char *x = value(printer, n->in[k]);
+        return lane_value(printer, in->in[0]);
+    const char *x = lane_value(printer, n->in[k]);
     Dtype to = compute_type(n->dt);
 
     return compute_type(n->in[k]->dt) == to
@@ -99,32 +101,33 @@ static const char *operand(UpdatePrinter *printer, const Node *n, int k)
                : strf(printer->arena, "(%s)%s", dtypes[to].compute, x);
 }
 
-/* Of all lanes by one call. */
+/* The quotients of all lanes by one call. */
 static void put_quotients(UpdatePrinter *printer, Node *n)
 {
-    const char *a = operand(printer, n, 0), *b = operand(printer, n, 1);
+    const char *a = lane_operand(printer, n, 0),
+               *b = lane_operand(printer, n, 1);
 
     put(&printer->body, "    %s\n",
-        text_quotients(printer->arena, array(printer, n), PIECE, a, b));
+        text_quotients(printer->arena, array_name(printer, n), PIECE, a, b));
 }
 
-static const char *expression(UpdatePrinter *printer, const Node *n)
+static const char *lane_expression(UpdatePrinter *printer, const Node *n)
 {
     const char *arg[SCALARIN];
     Text x = { .arena = printer->arena };
 
     if (n->op == Ocast && n->dt == Di16 && n->in[0]->op == Oremainder_bf16)
-        n = n->in[0]; /* is an integer */
+        n = n->in[0]; /* an integer */
     for (int k = 0; k < n->nin; k++)
-        arg[k] = operand(printer, n, k);
+        arg[k] = lane_operand(printer, n, k);
     put_scalar(&x, optab[n->op].expr,
                &(ScalarNames){ .operand = arg, .dt = Df32 });
     return x.s;
 }
 
-/* As it is stored. */
-static const char *rounded(const UpdatePrinter *printer, const Node *n,
-                           const char *x)
+/* x rounded to the type of n. */
+static const char *rounded_text(const UpdatePrinter *printer, const Node *n,
+                                const char *x)
 {
     Text t = { .arena = printer->arena };
 
@@ -137,15 +140,15 @@ static const char *rounded(const UpdatePrinter *printer, const Node *n,
 
 static void put_value(UpdatePrinter *printer, Node *n, const char *made)
 {
-    const char *x = rounded(printer, n, made);
+    const char *x = rounded_text(printer, n, made);
 
     put(&printer->body, "    %s %s[%d]; LANES(%d) %s[l] = %s;\n",
-        dtypes[n->dt].compute, array(printer, n), PIECE, PIECE,
-        array(printer, n), x);
+        dtypes[n->dt].compute, array_name(printer, n), PIECE, PIECE,
+        array_name(printer, n), x);
 }
 
-/* n's value in C, at lane l. */
-static const char *value(UpdatePrinter *printer, Node *n)
+/* C text of n's value at lane l. */
+static const char *lane_value(UpdatePrinter *printer, Node *n)
 {
     int gradient = n == printer->group->node[1];
 
@@ -156,20 +159,20 @@ static const char *value(UpdatePrinter *printer, Node *n)
                     n->at.constant.value);
     if (n->nd == 0)
         return strf(printer->arena, "u.x%d",
-                    index_of(&printer->number, printer->arena, n));
-    if (!has(printer->done, n) && is_lasting(n))
+                    index_or_add(&printer->number, printer->arena, n));
+    if (!contains(printer->done, n) && is_lasting(n))
         put_kept(printer, n);
-    else if (!has(printer->done, n) && n->op == Odiv && n->dt == Df32)
+    else if (!contains(printer->done, n) && n->op == Odiv && n->dt == Df32)
         put_quotients(printer, n);
-    else if (!has(printer->done, n))
-        put_value(printer, n, gradient ? "g[l]" : expression(printer, n));
-    return strf(printer->arena, "%s[l]", array(printer, n));
+    else if (!contains(printer->done, n))
+        put_value(printer, n, gradient ? "g[l]" : lane_expression(printer, n));
+    return strf(printer->arena, "%s[l]", array_name(printer, n));
 }
 
-/* A pointer to a part of what is rounded. */
+/* Pointer to a result of the quantization. */
 static void put_part(UpdatePrinter *printer, const Node *w)
 {
-    int at = index_of(&printer->kept, printer->arena, storage(w->in[0]));
+    int at = index_or_add(&printer->kept, printer->arena, storage(w->in[0]));
     int scaling = w->in[1]->at.part.index != 0;
 
     printer->rounded = w->in[1]->in[0];
@@ -191,13 +194,13 @@ static void put_write(UpdatePrinter *printer, const Node *w)
         put_part(printer, w);
         return;
     }
-    value(printer, n);
+    lane_value(printer, n);
     put(&printer->store, "    store_kept(u.q%d, at, %s);\n",
-        index_of(&printer->kept, printer->arena, storage(w->in[0])),
-        array(printer, n));
+        index_or_add(&printer->kept, printer->arena, storage(w->in[0])),
+        array_name(printer, n));
 }
 
-/* ---- the whole ----------------------------------------------------------- */
+/* ---- the update's text --------------------------------------------------- */
 
 static void put_struct(UpdatePrinter *printer, ProductUpdate *update, Text *out)
 {
@@ -224,14 +227,15 @@ static void put_struct(UpdatePrinter *printer, ProductUpdate *update, Text *out)
     update->values = all.s;
 }
 
-/* The value that is rounded, of which the kernel makes the rest. */
+/* Stores the value to be quantized as pairs; the product's kernel quantizes
+ * it. */
 static void put_pairs(UpdatePrinter *printer)
 {
     if (!printer->rounded)
         return;
-    value(printer, printer->rounded->in[0]);
+    lane_value(printer, printer->rounded->in[0]);
     put(&printer->store, "    give_pairs(pair, %s);\n",
-        array(printer, printer->rounded->in[0]));
+        array_name(printer, printer->rounded->in[0]));
 }
 
 static const char *text_of(const Text *t)

@@ -443,7 +443,7 @@ static void put_stash(RowText *row, const Graph *g, Node *n, int gpu)
 
 typedef struct RouteGrid {
     int64_t blocks;
-    int threads; /* of a block */
+    int threads; /* threads of a block */
 } RouteGrid;
 
 /* Defines the macros of route_blocks; returns the grid of both launches. */

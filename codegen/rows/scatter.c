@@ -2,13 +2,12 @@
  * added in the order of the indices. */
 #include "rows.h"
 
-enum { COLUMNS = 64 }; /* of an item on hosts */
+enum { COLUMNS = 64 }; /* columns of an item on hosts */
 
 typedef struct Scatter {
     RowWalks item, in, sum; /* offsets in out, values, indices */
-    /* of the contiguous axis, which is cut into blocks of COLUMNS */
-    int64_t width;
-    int64_t sv; /* stride of that axis in the values */
+    int64_t width;          /* size of the contiguous axis, cut into COLUMNS */
+    int64_t sv;             /* stride of that axis in the values */
 } Scatter;
 
 /* out[.. x ..] = sum of v where e = x. The axes of out are items, except the

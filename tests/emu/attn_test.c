@@ -46,12 +46,12 @@ static Attention all[NFORM];
 
 int main(int argc, char **argv)
 {
-    int64_t space = attn_space;
+    int64_t space = attn_workspace_bytes;
     Group **k = NULL;
     int bad = 0;
 
     for (int i = 0; i < NFORM; i++) {
-        attn_space = forms[i].space ? forms[i].space : space;
+        attn_workspace_bytes = forms[i].space ? forms[i].space : space;
         attention_make(&all[i], &forms[i].c, forms[i].dt);
         if (argc > 1 && !strstr(forms[i].c.name, argv[1]))
             continue;

@@ -62,12 +62,12 @@ static void put_held(Text *out, const struct Case *c)
     if (c->rows)
         put(out,
             "        if (piece_line<%d>(k) >= place.rows) {\n"
-            "            hold_none<%d>(held, k);\n            continue;\n"
+            "            clear_piece<%d>(held, k);\n            continue;\n"
             "        }\n",
             c->held, c->held);
     put(out,
         "        float t[%d];\n        load<%d, %d>(t, w + %s<%d>(%sk) * %d);\n"
-        "        most = hold_piece<%d>(held, k, t, most);\n    }\n    ",
+        "        most = keep_piece<%d>(held, k, t, most);\n    }\n    ",
         c->held, c->held, c->held, c->rows ? "row_piece" : "square_piece",
         c->held, c->rows ? "place, " : "", c->held, c->held);
     if (c->rows)
