@@ -250,15 +250,12 @@ static const char *pad_text(const Import *import)
 /* Layers in the weights, where they are here, that predict a token further. */
 static int64_t further_layers(const Import *import)
 {
-    const char *index =
-        strf(forever, "%s/model.safetensors.index.json", import->folder);
-    const char *one = strf(forever, "%s/model.safetensors", import->folder);
+    StFile **file = folder_weights(forever, import->folder);
     int64_t count = 0;
 
-    if (access(index, F_OK) && access(one, F_OK))
+    if (!file)
         return (int64_t)hf_config_value(import->config,
                                         "num_nextn_predict_layers|0");
-    StFile **file = ckpt_files(forever, import->folder);
     for (size_t i = 0; i < vec_len(file); i++) {
         for (int k = 0; k < file[i]->n; k++)
             count += ends_with(file[i]->t[k].name, ".eh_proj.weight");
@@ -336,6 +333,47 @@ static void fill_in(Import *import)
 
 /* ---- the command --------------------------------------------------------- */
 
+/* The last argument of loss("balance", ..) in the model; NaN: it has none. */
+static double balance_weight(const char *text)
+{
+    double x = (double)NAN;
+
+    for (text = strstr(text, "loss(\"balance\""); text && *text != '\n'; text++)
+        if (*text == ',')
+            x = strtod(text + 1, NULL);
+    return x;
+}
+
+/* The first key of "a*b|c" with a value, where config.json lacks it; "". */
+static const char *absent_key(const Import *import, const char *value)
+{
+    size_t n;
+
+    for (const char *s = value; *s; s += n, s += strspn(s, "|*/")) {
+        const char *key = internn(s, n = strcspn(s, "|*/"));
+        if (*key > '9' && !isnan(hf_config_value(import->config, key)))
+            return hf_config_says(import->config, key) ? "" : key;
+    }
+    return "";
+}
+
+static void warn_absent_keys(const Import *import)
+{
+    Text keys = { .arena = forever };
+
+    for (int i = 0; i < countof(numbers); i++) {
+        const char *key = absent_key(import, numbers[i].value);
+        if (*key && uses(import, numbers[i].name) &&
+            !has_word(keys.s, ' ', key))
+            put(&keys, "%s%s", keys.len ? " " : "", key);
+    }
+    if (keys.len)
+        warn(NULL,
+             "%s/config.json lacks keys, which have the values of transformers "
+             "for %s: %s",
+             import->folder, import->of->type, keys.s);
+}
+
 /* Settings of a training that the model file does not take over. */
 static void warn_training_keys(const Import *import)
 {
@@ -345,11 +383,16 @@ static void warn_training_keys(const Import *import)
         { "attention_dropout", "dropout(x, p) in the model applies one" },
         { "hidden_dropout", "dropout(x, p) in the model applies one" },
         { "router_jitter_noise", "the router of the model has no noise" },
-        { "router_aux_loss_coef",
-          "the weight of loss(\"balance\", ..) in the model holds, per layer" },
-        { "aux_loss_alpha",
-          "the weight of loss(\"balance\", ..) in the model holds" },
     };
+    double ours = balance_weight(import->text);
+    double theirs =
+        hf_config_value(import->config, "router_aux_loss_coef|aux_loss_alpha");
+
+    if (ours < theirs || ours > theirs)
+        warn(NULL,
+             "%s/config.json has router_aux_loss_coef=%g, the model %g: the "
+             "weight of its loss(\"balance\", ..), per layer",
+             import->folder, theirs, ours);
 
     for (int i = 0; i < countof(keys); i++) {
         double x = hf_config_says(import->config, keys[i].key)
@@ -359,20 +402,6 @@ static void warn_training_keys(const Import *import)
             warn(NULL, "%s/config.json has %s=%g, which is not taken over: %s",
                  import->folder, keys[i].key, x, keys[i].instead);
     }
-}
-
-/* err() for weights that no dtype of a file describes. */
-static void check_quantization(const Import *import)
-{
-    JsonValue q = jv_get(import->config, "quantization_config");
-    const char *kind = jv_text(forever, jv_get(q, "quant_method"), NULL);
-
-    if (jv_kind(q) == JSONobject && (!kind || strcmp(kind, "fp8")))
-        err(NULL,
-            "import: %s/config.json has a quantization_config of kind '%s'; "
-            "weights in fp8 with scales of blocks are read, others after "
-            "model.dequantize().save_pretrained(DIR) in transformers",
-            import->folder, kind ? kind : "");
 }
 
 /* The model's numbers against the folder's. */
@@ -461,17 +490,22 @@ int cmd_import(Args *args)
             "import: no folder %s; it reads what is here (hf download %s "
             "--local-dir NAME fetches it)",
             m.folder, m.folder);
+    if (!folder_exists(m.folder))
+        err(NULL,
+            "import: %s is no folder; it reads one with config.json and "
+            "weights (a text is for data.train=%s)",
+            m.folder, m.folder);
     m.config = hf_config_read(m.folder);
     if (!m.config.s)
         err(NULL, "import: %s has no config.json", m.folder);
     m.to = vec_len(args->word) > 1 ? args->word[1] : model_for(m.folder);
     m.of = type_of(m.folder, m.config);
-    check_quantization(&m);
-    warn_training_keys(&m);
-    m.text = strf(forever, "%s", model_template(m.of->model));
-    fill_in(&m);
     if (!access(m.to, F_OK))
         err(NULL, "%s is there already", m.to);
+    m.text = strf(forever, "%s", model_template(m.of->model));
+    warn_training_keys(&m);
+    warn_absent_keys(&m);
+    fill_in(&m);
     int status = guarded(check_job, &m, NULL);
     if (status)
         return status;

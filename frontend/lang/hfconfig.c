@@ -127,29 +127,6 @@ static const struct { const char *tail, *size[2]; } known[] = {
 };
 /* clang-format on */
 
-/* -1: the config lacks one of its names. */
-static int64_t value_of(JsonValue config, const char *s)
-{
-    int64_t sum = 0;
-
-    while (*s) {
-        int64_t product = 1;
-        for (int more = 1; more;) {
-            size_t n = strcspn(s, "*+");
-            int64_t x;
-            if (!jv_int(jv_get(config, internn(s, n)), &x))
-                return -1;
-            product *= x;
-            more = s[n] == '*';
-            s += n + (s[n] != 0);
-            if (!more)
-                break;
-        }
-        sum += product;
-    }
-    return sum;
-}
-
 static void check_tensor(const Loc *loc, JsonValue config, const HfMap *map)
 {
     size_t n = strlen(map->hf);
@@ -159,10 +136,10 @@ static void check_tensor(const Loc *loc, JsonValue config, const HfMap *map)
         if (k > n || strcmp(map->hf + n - k, known[i].tail))
             continue;
         for (int d = 0; d < 2 && d < map->nd; d++) {
-            int64_t said = value_of(config, known[i].size[d]);
+            double said = hf_config_value(config, known[i].size[d]);
             int64_t is = hf_dim(&map->dim[d]);
-            if (said >= 0 && said != is)
-                err(loc, "hf: config has %s = %ld, but '%s' has %ld there",
+            if (!isnan(said) && said != (double)is)
+                err(loc, "hf: config has %s = %g, but '%s' has %ld there",
                     known[i].size[d], said, map->hf, is);
         }
     }
@@ -170,8 +147,9 @@ static void check_tensor(const Loc *loc, JsonValue config, const HfMap *map)
 
 static void check_layers(const Loc *loc, JsonValue config, const Graph *g)
 {
-    int64_t said = value_of(config, "num_hidden_layers"), count = 0;
-    int64_t ahead = value_of(config, "num_nextn_predict_layers");
+    double said = hf_config_value(config, "num_hidden_layers");
+    double ahead = hf_config_value(config, "num_nextn_predict_layers|0");
+    int64_t count = 0;
     static const char head[] = "model.layers.";
 
     for (int i = 0; i < g->nhf; i++) {
@@ -180,9 +158,9 @@ static void check_layers(const Loc *loc, JsonValue config, const Graph *g)
         int64_t k = strtoll(g->hf[i].hf + sizeof head - 1, NULL, 10) + 1;
         count = k > count ? k : count;
     }
-    if (said >= 0 && said + (ahead > 0 ? ahead : 0) != count)
+    if (!isnan(said) && said + ahead != (double)count)
         err(loc,
-            "hf: config has num_hidden_layers = %ld, but the tensors' names "
+            "hf: config has num_hidden_layers = %g, but the tensors' names "
             "have %ld layers",
             said, count);
 }
@@ -198,6 +176,10 @@ void hf_config_check(Front *front)
         return;
     if (jv_open(s, strlen(s), &config, &e) || jv_kind(config) != JSONobject)
         err(l, "hf.config is not a JSON object");
+    JsonMember *own = jv_members(front->g->arena, config);
+    jv_set(front->g->arena, &own, "model_type", (JsonValue){ 0 });
+    config =
+        jv_object(front->g->arena, own, 0); /* without values of a family */
     for (int i = 0; i < front->g->nhf; i++)
         check_tensor(l, config, &front->g->hf[i]);
     check_layers(l, config, front->g);

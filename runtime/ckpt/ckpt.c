@@ -464,6 +464,16 @@ static const char *other_weights(Arena *a, const char *dir)
     return "";
 }
 
+StFile **folder_weights(Arena *a, const char *dir)
+{
+    const char *index = strf(a, "%s/model.safetensors.index.json", dir);
+    const char *single = strf(a, "%s/model.safetensors", dir);
+
+    return exists(index)    ? open_indexed(a, dir, index)
+           : exists(single) ? one_file(a, single)
+                            : NULL;
+}
+
 StFile **ckpt_files(Arena *a, const char *path)
 {
     State s;
@@ -479,16 +489,13 @@ StFile **ckpt_files(Arena *a, const char *path)
         if (why)
             err(NULL, "from: %s: %s", path, why);
     } else if (!(dir = newest_of(a, path))) {
-        const char *index = strf(a, "%s/model.safetensors.index.json", path);
         dir = path;
-        if (exists(index))
-            return open_indexed(a, path, index);
     }
-    const char *single = strf(a, "%s/model.safetensors", dir);
-    if (!exists(single))
+    StFile **file = folder_weights(a, dir);
+    if (!file)
         err(NULL, "from: %s holds no checkpoint and no model.safetensors%s",
             path, other_weights(a, path));
-    return one_file(a, single);
+    return file;
 }
 
 static int uses_hf_names(const Plan *p, const Files *files)

@@ -114,8 +114,10 @@ void ckpt_from(Exec *exec, const char *path);
 /* Null, or why the checkpoint folder is damaged. Prints nothing. */
 const char *ckpt_verify(Arena *a, const char *dir, State *state);
 void hf_load(Exec *exec, StFile **file, int n, const char *what);
-/* The files behind a `from`: a vec. */
+/* The files behind a `from`: a vec. Those of a Hub folder; null: it has none.
+ */
 StFile **ckpt_files(Arena *a, const char *path);
+StFile **folder_weights(Arena *a, const char *dir);
 
 /* ckptdir.c: the folder of one checkpoint. Functions that say why something was
  * not written return null if it was; threads may call them. One is made in
@@ -338,6 +340,8 @@ const char *hf_config_differs(Arena *a, JsonValue model, JsonValue folder,
 /* The folder's config, which may be no value, with the model's values; a vec.
  */
 JsonMember *hf_config_merge(Arena *a, JsonValue model, JsonValue folder);
+/* Null, or which quantization_config it has that is not read. */
+const char *hf_config_unread(Arena *a, JsonValue config);
 
 /* ---- hffolder.c: what lies beside weights -------------------------------- */
 
@@ -353,8 +357,16 @@ void tokenizer_from(Opts *opts);
  * or what failed. */
 const char *hf_copy(const char *from, const char *to);
 /* The same of the files beside the weights of `from`, to `hf` of a run's
- * folder, unless that is there. */
+ * folder, unless that is there; then hf_check. */
 const char *hf_keep(const Plan *p, const char *dir);
+/* err() where an export of the run could not read its tokenizer or the JSON
+ * files that it kept. */
+void hf_check(const Plan *p, const char *run);
+/* Names of tensors, a line each, that stay in fp32 where an export of the run
+ * narrows others: those that the folder of the weights had so beside narrower
+ * ones, and those that transformers keeps so. Is this one of them? */
+const char *hf_float32_list(const Plan *p, const char *run);
+int hf_is_float32(const char *list, const char *name);
 void hf_need_empty(const char *to); /* or err() */
 /* config.json, generation_config.json, the tokenizer, beside weights of dtype
  * dt in `to`. 0, or -1 with a warning. */

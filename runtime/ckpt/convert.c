@@ -156,11 +156,22 @@ static OutTensor new_out(const HfRow *row)
     return o;
 }
 
-/* dt: of parameters. States keep their dtype, as transformers keeps the
- * correction bias of a router in fp32: rounded to bf16 it would change the
- * experts of most tokens. */
+/* The dtype of a tensor of an export in dt. States keep their own, as the
+ * correction bias of a router: rounded to bf16 it would change the experts of
+ * most tokens. */
+static FileType export_dtype(const OutTensor *tensor, FileType dt,
+                             const char *float32)
+{
+    FileType own = tensor->from ? tensor->from : FTF32;
+
+    if (!dt || tensor->state)
+        return own;
+    return hf_is_float32(float32, tensor->st.name) ? FTF32 : dt;
+}
+
+/* float32: hf_float32_list. */
 static OutTensor *export_outs(Arena *a, const HfRow *row, StFile **file,
-                              int nfile, FileType dt)
+                              int nfile, FileType dt, const char *float32)
 {
     int *number = number_tensors(a, row);
     OutTensor *v = NULL;
@@ -179,14 +190,24 @@ static OutTensor *export_outs(Arena *a, const HfRow *row, StFile **file,
     }
     for (size_t i = 0; i < vec_len(v); i++) {
         StTensor *s = &v[i].st;
-        FileType own = v[i].from ? v[i].from : FTF32;
-        s->dt = dt && !v[i].state ? dt : own;
+        s->dt = export_dtype(&v[i], dt, float32);
         s->bytes = st_bytes(s->dt);
         if (v[i].filled != st_elems(s))
             err(NULL, "hf{} fills %ld of %ld elements of '%s'", v[i].filled,
                 st_elems(s), s->name);
     }
     return v;
+}
+
+/* The narrowest of the tensors: config.json has one for all. */
+static FileType folder_dtype(const OutTensor *tensor)
+{
+    FileType dt = FTnone;
+
+    for (size_t i = 0; i < vec_len(tensor); i++)
+        if (!dt || tensor[i].st.bytes < st_bytes(dt))
+            dt = tensor[i].st.dt;
+    return dt;
 }
 
 /* Files of at most `shard` bytes, but one tensor each at least. */
@@ -242,8 +263,9 @@ int convert_export(const Plan *p, const char *from, const char *hf, FileType dt,
     StFile **file = ckpt_files(a, from);
     int n = (int)vec_len(file), bad = 0;
     HfRow *row = hf_rows(p, NULL, 0, hf, state);
-    OutTensor *out = export_outs(a, row, file, n, dt);
+    OutTensor *out = export_outs(a, row, file, n, dt, hf_float32_list(p, from));
     int nfile = deal(out, shard);
+    hf_check(p, from);
     Pool *pool = pool_open(0);
 
     OutputFolder to = folder_open(a, hf);
@@ -258,7 +280,7 @@ int convert_export(const Plan *p, const char *from, const char *hf, FileType dt,
         bad = write_weight_map(
             a, out, nfile, strf(a, "%s/model.safetensors.index.json", to.temp));
     if (!bad)
-        bad = hf_finish_export(p, from, to.temp, dt || !out ? dt : out->st.dt);
+        bad = hf_finish_export(p, from, to.temp, dt ? dt : folder_dtype(out));
     if (bad)
         folder_drop(&to);
     else if (folder_commit(&to))

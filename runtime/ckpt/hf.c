@@ -400,7 +400,10 @@ HfRow *hf_rows(const Plan *p, StFile **file, int n, const char *what, int state)
     int64_t *filled = alloc(forever, ((size_t)p->nhf + 1) * sizeof *filled);
 
     if (!p->nhf)
-        err(NULL, "the model has no hf{} table");
+        err(NULL,
+            "the model has no hf{} table, which names its parameters as "
+            "%s does (pleat help hf)",
+            n ? what : "a Hugging Face folder");
     refuse_unnamed(p);
     for (int i = 0; i < p->nhf; i++) {
         const HfMap *h = &p->hf[i];

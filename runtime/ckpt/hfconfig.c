@@ -293,6 +293,27 @@ const char *hf_config_differs(Arena *a, JsonValue model, JsonValue folder,
     return why;
 }
 
+const char *hf_config_unread(Arena *a, JsonValue config)
+{
+    JsonValue q = jv_get(config, "quantization_config");
+    JsonValue block = jv_get(q, "weight_block_size");
+
+    if (jv_kind(q) != JSONobject)
+        return NULL;
+    if (!jv_is(jv_get(q, "quant_method"), "fp8"))
+        return strf(a,
+                    "has a quantization_config of kind %s; weights in fp8 with "
+                    "scales of blocks are read, others after "
+                    "model.dequantize().save_pretrained(DIR) in transformers",
+                    shown(a, jv_get(q, "quant_method")));
+    return jv_same(a, block, json_of("[128, 128]"))
+               ? NULL
+               : strf(a,
+                      "has a quantization_config with weight_block_size %s; "
+                      "scales of blocks of 128 x 128 are read",
+                      shown(a, block));
+}
+
 /* ---- out ----------------------------------------------------------------- */
 
 /* Positions' numbers of ours among theirs, where they have one object for all
@@ -336,6 +357,8 @@ JsonMember *hf_config_merge(Arena *a, JsonValue model, JsonValue folder)
 
     for (size_t at = 0; jv_next(model, &at, &key, &v);) {
         const char *name = jv_text(a, key, NULL);
+        if (!name)
+            continue;
         v = typed(a, model, name, v);
         const struct ConfigKey *rule = rule_of(name);
         JsonValue theirs = own_value(folder, name);

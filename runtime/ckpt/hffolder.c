@@ -53,7 +53,12 @@ static int write_object(const JsonMember *members, const char *path)
 
 JsonValue hf_config_read(const char *folder)
 {
-    return read_object(strf(forever, "%s/config.json", folder));
+    JsonValue config = read_object(strf(forever, "%s/config.json", folder));
+    const char *why = hf_config_unread(forever, config);
+
+    if (why)
+        err(NULL, "%s/config.json %s", folder, why);
+    return config;
 }
 
 /* The config={..} of the model; no value: it has none. */
@@ -70,12 +75,7 @@ static JsonValue config_of(const Plan *p)
 
 void hf_agree(const Plan *p, const char *path)
 {
-    struct stat st;
-    const char *slash = strrchr(path, '/');
-    int file = !stat(path, &st) && !S_ISDIR(st.st_mode);
-    const char *dir = !file   ? path
-                      : slash ? strf(forever, "%.*s", (int)(slash - path), path)
-                              : ".";
+    const char *dir = folder_exists(path) ? path : file_folder(forever, path);
     JsonValue theirs = hf_config_read(dir), ours = config_of(p);
     const char *why = theirs.s && ours.s
                           ? hf_config_differs(forever, ours, theirs,
@@ -110,11 +110,12 @@ void tokenizer_from(Opts *opts)
 
 static int is_beside(const char *name)
 {
-    static const char *const end[] = { ".json", ".txt", ".model", ".jinja" };
+    static const char *const end[] = { ".json", ".txt", ".model", ".jinja",
+                                       ".py" };
     const char *dot = strrchr(name, '.');
 
     return dot && *name != '.' && !strstr(name, ".safetensors") &&
-           word_index(dot, end, 4) >= 0;
+           word_index(dot, end, countof(end)) >= 0;
 }
 
 /* Null, or why a file was not copied. */
@@ -151,6 +152,31 @@ static const char *copy_beside(const char *from, const char *to, int *n)
     return why;
 }
 
+/* Lists tensors in fp32 beside narrower ones, where there are some. Null, or
+ * what failed. */
+static const char *list_float32(const char *from, const char *to)
+{
+    const char *kept = strf(forever, "%s/float32", from);
+    StFile **file = exists(kept) ? NULL : folder_weights(forever, from);
+    Text names = { .arena = forever };
+    int narrow = 0;
+
+    if (exists(kept))
+        return copy_file(kept, to);
+    for (size_t i = 0; i < vec_len(file); i++) {
+        for (int k = 0; k < file[i]->n; k++) {
+            const StTensor *t = &file[i]->t[k];
+            narrow |= t->bytes < 4;
+            if (t->dt == FTF32 && !ends_with(t->name, "_scale_inv"))
+                put(&names, "%s\n", t->name);
+        }
+        st_close(file[i]);
+    }
+    return narrow && names.len && file_write(to, names.s, names.len)
+               ? ckpt_why(forever, "cannot write", to)
+               : NULL;
+}
+
 const char *hf_copy(const char *from, const char *to)
 {
     OutputFolder f = folder_open(forever, to);
@@ -159,6 +185,8 @@ const char *hf_copy(const char *from, const char *to)
     if (!f.temp)
         return ckpt_why(forever, "cannot make", to);
     const char *why = copy_beside(from, f.temp, &n);
+    if (!why && n)
+        why = list_float32(from, strf(forever, "%s/float32", f.temp));
     if (why || !n)
         folder_drop(&f);
     else if (folder_commit(&f))
@@ -178,8 +206,38 @@ const char *hf_keep(const Plan *p, const char *dir)
 {
     const char *from = opts_str(p->opts, "from");
     const char *to = strf(forever, "%s/hf", dir);
+    const char *why = from && !exists(to) ? hf_copy(beside(from), to) : NULL;
 
-    return from && !exists(to) ? hf_copy(beside(from), to) : NULL;
+    if (!why)
+        hf_check(p, dir);
+    return why;
+}
+
+/* transformers: _keep_in_fp32_modules_strict, beside states. */
+static const char router[] = ".mlp.gate.weight";
+
+const char *hf_float32_list(const Plan *p, const char *run)
+{
+    static const char *const families[] = { "deepseek_v2", "deepseek_v3",
+                                            "kimi_k2" };
+    const char *kept = run_file_near(forever, run, "hf");
+    const char *path = run_file_near(forever, run, "hf/float32");
+    JsonValue ours = config_of(p);
+    JsonValue config = ours.s || !kept ? ours : hf_config_read(kept);
+    const char *type = jv_text(forever, jv_get(config, "model_type"), NULL);
+    int family = type && word_index(type, families, 3) >= 0;
+    size_t n;
+
+    return strf(forever, "\n%s\n%s", family ? router : "",
+                path ? file_need(forever, path, &n) : "");
+}
+
+int hf_is_float32(const char *list, const char *name)
+{
+    const char *s = ends_with(name, router) ? router : name;
+
+    return strstr(list, strf(forever, "\n%s\n", s)) ||
+           strstr(list, strf(forever, "\n%s\n", name));
 }
 
 /* ---- out ----------------------------------------------------------------- */
@@ -192,7 +250,7 @@ static void set_id(JsonMember **out, const char *key, int32_t id)
                             (size_t)snprintf(NULL, 0, "%d", id) });
 }
 
-/* bos_token_id and such, of the tokenizer that the run had: a vec. */
+/* bos_token_id and such, of the folder's tokenizer: a vec. */
 static JsonMember *special_ids(const Plan *p, const char *folder)
 {
     const char *path = strf(forever, "%s/tokenizer.json", folder);
@@ -219,7 +277,7 @@ static int write_tokenizer_config(const JsonMember *ids, const char *folder)
     int64_t eos;
     size_t n;
 
-    if (exists(path) || !exists(file))
+    if (!ids || exists(path))
         return 0;
     jv_set(forever, &out, "tokenizer_class",
            jv_string(forever, "PreTrainedTokenizerFast"));
@@ -244,36 +302,30 @@ static void set_dtype(JsonMember **config, FileType dt)
         jv_set(forever, config, key, jv_string(forever, names[dt]));
 }
 
-/* Ids that are not there yet, and those of a tokenizer that the folder of the
- * weights did not bring. 1: something changes. */
-static int add_ids(JsonMember **to, const JsonMember *ids, int anew)
+/* Ids of a tokenizer; not `except`. */
+static void set_ids(JsonMember **to, const JsonMember *ids, const char *except)
 {
-    int changes = 0;
-
-    for (size_t i = 0; i < vec_len(ids); i++) {
-        const char *key = jv_text(forever, ids[i].key, NULL);
-        JsonValue has = jv_member(*to, key);
-        if ((!anew &&
-             (jv_kind(has) == JSONnumber || jv_kind(has) == JSONarray)) ||
-            jv_same(forever, has, ids[i].value))
-            continue;
-        jv_set(forever, to, key, ids[i].value);
-        changes = 1;
-    }
-    return changes;
+    for (size_t i = 0; i < vec_len(ids); i++)
+        if (!jv_is(ids[i].key, except))
+            jv_set(forever, to, jv_text(forever, ids[i].key, NULL),
+                   ids[i].value);
 }
 
 /* The ids for `generate` of transformers and vLLM, in generation_config.json.
  */
-static int write_ids(const char *path, const JsonMember *ids, int anew)
+static int write_ids(const JsonMember *ids, const char *folder)
 {
-    JsonMember *v = jv_members(forever, read_object(path));
+    const char *path = strf(forever, "%s/generation_config.json", folder);
+    JsonMember *v = ids ? jv_members(forever, read_object(path)) : NULL;
 
-    return add_ids(&v, ids, anew) ? write_object(v, path) : 0;
+    set_ids(&v, ids, "");
+    return ids ? write_object(v, path) : 0;
 }
 
+/* The padding token of config.json is the model's: its row of the embedding
+ * gets no gradient. */
 static int write_config(const Plan *p, FileType dt, const JsonMember *ids,
-                        int anew, const char *to)
+                        const char *to)
 {
     JsonValue ours = config_of(p), theirs = hf_config_read(to);
 
@@ -283,13 +335,13 @@ static int write_config(const Plan *p, FileType dt, const JsonMember *ids,
     }
     JsonMember *v = hf_config_merge(forever, ours, theirs);
     set_dtype(&v, dt);
-    add_ids(&v, ids, anew);
+    set_ids(&v, ids, "pad_token_id");
     return write_object(v, strf(forever, "%s/config.json", to));
 }
 
-/* Another tokenizer than that of the folder which the weights came from: 1 if
- * it differs, -1 if it was not written. */
-static int take_tokenizer(const char *from, const char *to)
+/* 1: the run's folder has another tokenizer than `to`. copy: it goes there; -1:
+ * a warning was printed. */
+static int take_tokenizer(const char *run, const char *to, int copy)
 {
     static const char *const names[] = { "tokenizer.json",
                                          "tokenizer_config.json" };
@@ -297,17 +349,30 @@ static int take_tokenizer(const char *from, const char *to)
     int anew = 0;
 
     for (int i = 0; i < 2; i++) {
-        const char *near = run_file_near(forever, from, names[i]);
-        const char *path = strf(forever, "%s/%s", to, names[i]);
+        const char *near = run_file_near(forever, run, names[i]);
+        const char *path = strf(forever, "%s/%s", to ? to : run, names[i]);
         const char *s = near ? file_read(forever, near, &n) : NULL;
-        const char *have = file_read(forever, path, &m);
+        const char *have = to ? file_read(forever, path, &m) : NULL;
         if (!s || (have && n == m && !memcmp(s, have, n)))
             continue;
         anew = 1;
-        if (file_write(path, s, n))
-            return ckpt_complain(ckpt_why(forever, "cannot write", path));
+        if (copy && ckpt_complain(copy_file(near, path)))
+            return -1;
     }
     return anew;
+}
+
+void hf_check(const Plan *p, const char *run)
+{
+    const char *kept = run_file_near(forever, run, "hf");
+    const char *tokenizer = run_file_near(forever, run, "tokenizer.json");
+
+    if (kept) {
+        hf_config_read(kept);
+        read_object(strf(forever, "%s/generation_config.json", kept));
+    }
+    if (tokenizer && take_tokenizer(run, kept, 0))
+        special_ids(p, file_folder(forever, tokenizer));
 }
 
 int hf_finish_export(const Plan *p, const char *from, const char *to,
@@ -317,13 +382,13 @@ int hf_finish_export(const Plan *p, const char *from, const char *to,
 
     if (ckpt_complain(copy_beside(beside(from), to, &n)))
         return -1;
-    int anew = take_tokenizer(from, to);
-    const JsonMember *ids = special_ids(p, to);
+    int anew = take_tokenizer(from, to, 1);
+    const JsonMember *ids = anew > 0 ? special_ids(p, to) : NULL;
 
-    return write_config(p, dt, ids, anew, to) |
-           write_ids(strf(forever, "%s/generation_config.json", to), ids,
-                     anew) |
-           write_tokenizer_config(ids, to);
+    return anew < 0 || write_config(p, dt, ids, to) || write_ids(ids, to) ||
+                   write_tokenizer_config(ids, to)
+               ? -1
+               : 0;
 }
 
 /* folder_commit renames: a folder whose name cannot be given to another. */

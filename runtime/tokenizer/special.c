@@ -7,10 +7,8 @@
 static const char *named(const Tokenizer *tokenizer, const char *key,
                          const Loc *loc)
 {
-    const char *slash = strrchr(tokenizer->path, '/');
-    const char *path =
-        strf(forever, "%.*stokenizer_config.json",
-             slash ? (int)(slash - tokenizer->path + 1) : 0, tokenizer->path);
+    const char *path = strf(forever, "%s/tokenizer_config.json",
+                            file_folder(forever, tokenizer->path));
     JsonError e;
     JsonValue config;
 

@@ -40,6 +40,29 @@ is "in as bf16" 0 "$PLEAT" ckpt import-hf "$d/bf16" "$d/c"
 is "out again" 0 "$PLEAT" ckpt export-hf "$d/c" "$d/bf16.2"
 is "bf16, the same bytes" 0 cmp "$d/bf16/model.safetensors" "$d/bf16.2/model.safetensors"
 
+# A router stays in fp32, as transformers keeps DeepSeek's; so does what a folder had in fp32
+# beside narrower tensors.
+float32() {
+    is "$1" 0 sh -c "head -c 20000 $2/model.safetensors | grep -ao '\"[^\"]*\":{\"dtype\":\"F32\"' |
+        tr -d '{\"' | sed 's/:.*//' | sort | tr '\n' ' ' | grep -x '$3'"
+}
+d=$dir/dsv3
+gate='model.layers.1.mlp.gate.e_score_correction_bias model.layers.1.mlp.gate.weight '
+mkdir -p "$d/v3" "$d/c" "$d/e" && cp "$d/hf/model.safetensors" "$d/v3" && cp "$d/a/plan" "$d/c/plan" && cp "$d/a/plan" "$d/e/plan"
+echo '{"model_type": "deepseek_v3"}' >"$d/v3/config.json"
+is "a DeepSeek-V3 in" 0 "$PLEAT" ckpt import-hf "$d/v3" "$d/c"
+is "out as bf16" 0 "$PLEAT" ckpt export-hf "$d/c" "$d/bf16" bf16
+float32 "its router is fp32" "$d/bf16" "$gate"
+is "its config.json says bf16" 0 grep -F '"torch_dtype": "bfloat16"' "$d/bf16/config.json"
+echo '{"model_type": "a test"}' >"$d/bf16/config.json"
+is "in by another name" 0 "$PLEAT" ckpt import-hf "$d/bf16" "$d/e"
+is "out as it was" 0 "$PLEAT" ckpt export-hf "$d/e" "$d/bf16.2"
+is "config.json has the dtype of most" 0 grep -F '"torch_dtype": "bfloat16"' "$d/bf16.2/config.json"
+is "out as bf16" 0 "$PLEAT" ckpt export-hf "$d/e" "$d/bf16.3" bf16
+float32 "its router is fp32 still" "$d/bf16.3" "$gate"
+is "out as fp16, the first folder" 0 "$PLEAT" ckpt export-hf "$d/a" "$d/fp16" fp16
+float32 "all of it was fp32" "$d/fp16" 'model.layers.1.mlp.gate.e_score_correction_bias '
+
 plan fp8 "$dir/fp8"
 is "FP8 in" 0 "$PLEAT" ckpt import-hf tests/hf/fp8.safetensors "$dir/fp8"
 is "FP8 out" 0 "$PLEAT" ckpt export-hf "$dir/fp8" "$dir/fp8/out" fp32

@@ -30,6 +30,15 @@ echo '{"special": "kept"}' >"$dir/hub/special_tokens_map.json"
 is "import" 0 "$PLEAT" import "$dir/hub" "$dir/my.lua"
 says "the model is said" "qwen3_moe"
 is "import over a file" 1 "$PLEAT" import "$dir/hub" "$dir/my.lua"
+says "says so" "my.lua is there already"
+is "and nothing else" 0 sh -c "[ \$(wc -l <$dir/said) = 1 ]"
+is "import of a text" 1 "$PLEAT" import README.md
+says "says what it takes" "README.md is no folder; it reads one with config.json"
+mkdir -p "$dir/cache/blobs" "$dir/cache/snapshots/main"
+for file in "$dir"/hub/*; do
+    cp "$file" "$dir/cache/blobs/$(basename "$file" | cksum | tr -d ' ')"
+    ln -s "../../blobs/$(basename "$file" | cksum | tr -d ' ')" "$dir/cache/snapshots/main/$(basename "$file")"
+done
 for text in 'hidden=16' 'local layers, eps = 2, 1e-06' 'vocab=1501'; do
     is "the model has $text" 0 grep -F "$text" "$dir/my.lua"
 done
@@ -37,6 +46,10 @@ tr -cd 'a-zA-Z. \n' <README.md | sed 's/.*/{"text": "&"}/' >"$dir/texts.jsonl"
 is "a run from it, with its tokenizer" 0 "$PLEAT" run "$dir/my.lua" from="$dir/hub" $host \
     data.train="$dir/texts.jsonl" train.steps=1 train.lr=0 train.weight_decay=0 train.batch=2 axes.seq=16 name="$dir/run"
 is "goes out as it came" 0 "$PLEAT" export "$dir/run" "$dir/out"
+is "a run from the Hub's cache" 0 "$PLEAT" run "$dir/my.lua" from="$dir/cache/snapshots/main" $host \
+    data.train="$dir/texts.jsonl" train.steps=1 train.lr=0 train.weight_decay=0 train.batch=2 axes.seq=16 name="$dir/linked"
+is "goes out" 0 "$PLEAT" export "$dir/linked" "$dir/linked.out"
+is "as files" 0 sh -c "diff -r $dir/out $dir/linked.out && [ -z \"\$(find $dir/linked.out -type l)\" ]"
 is "with the same values" 0 "$PLEAT" ckpt diff "$dir/hub" "$dir/out"
 for file in tokenizer.json tokenizer_config.json special_tokens_map.json generation_config.json; do
     is "$file goes along" 0 cmp "$dir/hub/$file" "$dir/out/$file"
@@ -88,6 +101,7 @@ is "another family" 1 "$PLEAT" import "$dir/other" "$dir/other.lua"
 says "lists those that are known" "known are mixtral, qwen2_moe"
 folder '/"hidden_size"/d'
 is "a key is absent" 0 "$PLEAT" import "$dir/other" "$dir/other.lua"
+says "is named" "have the values of transformers for qwen3_moe: hidden_size"
 is "it has the default of transformers" 0 grep -F 'hidden=2048' "$dir/other.lua"
 rm -f "$dir/other.lua"
 folder 's/"model_type": "qwen3_moe"/"model_type": "vl", "text_config": {}/'
@@ -95,7 +109,21 @@ is "a wrapper of a text model" 1 "$PLEAT" import "$dir/other" "$dir/other.lua"
 says "says how to take it out" "its text model in text_config"
 folder 's/"model_type"/"quantization_config": {"quant_method": "awq"}, &/'
 is "weights of another quantization" 1 "$PLEAT" import "$dir/other" "$dir/other.lua"
-says "names it" "quantization_config of kind 'awq'"
+says "names it" 'quantization_config of kind "awq"'
+folder 's/"model_type"/"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 128]}, &/'
+is "scales of other blocks" 1 "$PLEAT" import "$dir/other" "$dir/other.lua"
+says "are named" "weight_block_size [64, 128]; scales of blocks of 128 x 128 are read"
+is "by a run too" 1 "$PLEAT" logits "$dir/my.lua" from="$dir/other" $host axes.seq=16 --prompt a
+says "are named" "weight_block_size [64, 128]"
+folder 's/"model_type"/"router_aux_loss_coef": 0.02, &/'
+is "another weight of the balance" 0 "$PLEAT" import "$dir/other" "$dir/other.lua"
+says "is named" "router_aux_loss_coef=0.02, the model 0.001"
+rm -f "$dir/other.lua"
+folder 's/"model_type"/"router_aux_loss_coef": 0.001, &/'
+is "the same weight" 0 "$PLEAT" import "$dir/other" "$dir/other.lua"
+says "is imported" "next: pleat run"
+is "and not named" 1 grep warning "$dir/said"
+rm -f "$dir/other.lua"
 folder 's/"model_type"/"router_jitter_noise": 0.1, &/'
 is "a setting of training" 0 "$PLEAT" import "$dir/other" "$dir/other.lua"
 says "is named" "router_jitter_noise=0.1, which is not taken over"
@@ -147,6 +175,26 @@ done
 is "without padding the embedding learns" 0 grep embed_tokens "$dir/pad-1.diff"
 is "the head learns" 0 grep lm_head "$dir/pad97.diff"
 is "the padding row does not" 1 grep embed_tokens "$dir/pad97.diff"
+
+# What an export needs is read before the run, and before the export writes.
+echo '{"model": {"type": "Unigram"}}' >"$dir/unigram.json"
+is "tokens, with a tokenizer that is not known" 1 "$PLEAT" run "$dir/two.lua" $host name="$dir/unknown" $sizes axes.hidden=16 \
+    axes.kv=2 axes.group=2 axes.dim=8 axes.ffn=8 axes.expert=8 axes.vocab=256 data.train=tests/hf/tokens.npy \
+    data.tokenizer="$dir/unigram.json"
+says "the run says so" "model Unigram is not known"
+cp "$dir/unigram.json" "$dir/first/tokenizer.json"
+is "its export" 1 "$PLEAT" export "$dir/first" "$dir/unknown.out"
+says "says so" "model Unigram is not known"
+is "leaves nothing" 0 sh -c "! ls -A $dir | grep unknown.out"
+cp "$dir/unigram.json" "$dir/hub/tokenizer.json"
+is "the folder's own" 0 "$PLEAT" run "$dir/my.lua" from="$dir/hub" $host data.train=tests/hf/tokens.npy train.steps=1 \
+    train.batch=2 axes.seq=32 data.tokenizer=bytes name="$dir/own"
+is "goes along" 0 sh -c "$PLEAT export $dir/own $dir/own.out && cmp $dir/unigram.json $dir/own.out/tokenizer.json"
+sed '/^hf {/,/^}/d' "$dir/my.lua" >"$dir/bare.lua"
+is "a model without hf{}" 0 "$PLEAT" run "$dir/bare.lua" $host data.train=tests/hf/tokens.npy train.steps=1 \
+    train.batch=2 axes.seq=32 name="$dir/bare"
+is "has no export" 1 "$PLEAT" export "$dir/bare" "$dir/bare.out"
+says "says what it lacks" "has no hf{} table, which names its parameters"
 
 rm "$dir/hub/tokenizer.json"
 refused "texts without a tokenizer" "has no tokenizer.json" run "$dir/my.lua" from="$dir/hub"
