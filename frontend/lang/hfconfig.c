@@ -139,7 +139,7 @@ static void check_tensor(const Loc *loc, JsonValue config, const HfMap *map)
             double said = hf_config_value(config, known[i].size[d]);
             int64_t is = hf_dim(&map->dim[d]);
             if (!isnan(said) && said != (double)is)
-                err(loc, "hf: config has %s = %g, but '%s' has %ld there",
+                err(loc, "hf: config has %s = %.0f, but '%s' has %ld there",
                     known[i].size[d], said, map->hf, is);
         }
     }
@@ -160,7 +160,7 @@ static void check_layers(const Loc *loc, JsonValue config, const Graph *g)
     }
     if (!isnan(said) && said + ahead != (double)count)
         err(loc,
-            "hf: config has num_hidden_layers = %g, but the tensors' names "
+            "hf: config has num_hidden_layers = %.0f, but the tensors' names "
             "have %ld layers",
             said, count);
 }
