@@ -34,6 +34,18 @@ typedef struct HfEntry {
     int found; /* parameters it names */
 } HfEntry;
 
+/* optimizer(): f is its function in Lua's registry. */
+typedef struct Optimizer {
+    const char *name;
+    const char **state; /* vec */
+    const char *states; /* "m z:fp32" */
+    const char *params; /* a pattern; null: those of train.optimizer */
+    const char *others; /* it takes matrices, that optimizer the others; null:
+                           it takes all */
+    int f;
+    const Loc *loc;
+} Optimizer;
+
 /* An axis whose role a layer of the prelude knows. */
 typedef struct Stated {
     Axis *a;
@@ -62,11 +74,12 @@ typedef struct Front {
     Table *locs, *places, *onehot; /* onehot: nodes of one_hot() */
     Source *source;                /* vec: every file read */
     const Source *given;
-    int ngiven;      /* read these instead of files */
-    HfEntry *hf;     /* vec */
-    size_t heap;     /* bytes Lua holds */
-    int64_t hooks;   /* of HOOKSTEP instructions each */
-    const Loc *full; /* where memory ran out */
+    int ngiven;           /* read these instead of files */
+    HfEntry *hf;          /* vec */
+    Optimizer *optimizer; /* vec */
+    size_t heap;          /* bytes Lua holds */
+    int64_t hooks;        /* of HOOKSTEP instructions each */
+    const Loc *full;      /* where memory ran out */
     int ndropout, quiet;
     Watch *watch; /* null: nobody watches */
 } Front;
@@ -137,7 +150,10 @@ Node *gathered(Front *front, Node *a, Node *e, Axis *axis);
 void find_roles(Front *front); /* roles.c */
 void bound_ids(Front *front);  /* ids.c */
 void check_whole(Graph *g);    /* settings.c */
-int state_role(lua_State *L);  /* role(axis, name) */
+/* err() at loc where the pattern matches no parameter. */
+void check_pattern(const Graph *g, const char *what, const char *pattern,
+                   const Loc *loc);
+int state_role(lua_State *L); /* role(axis, name) */
 void known_role(Front *front, Axis *a, AxisRole role);
 Node *use(Front *front, const LuaTensor *tensor);
 Node *use_any(Front *front, const LuaTensor *tensor); /* indexed weights too */
@@ -207,6 +223,12 @@ void options_open(lua_State *L);
 void ops_inside(lua_State *L); /* these two for the prelude only */
 void compose_open(lua_State *L);
 int lua_hf(lua_State *L);
+int lua_optimizer(lua_State *L);
+/* Adds the optimizers of g's parameters, as nodes of g, to a graph without a
+ * model file: those of the prelude. */
+void optimizers_add(Graph *g);
+void optimizers_finish(Front *front);
+Body *open_body(Front *front); /* what is traced from now on goes there */
 void hf_finish(Front *front);
 void hf_config(lua_State *L, Front *front); /* of the table on top */
 void hf_config_check(Front *front);

@@ -23,7 +23,8 @@ static int keeps(ProgramKind k, Op op)
 {
     switch (op) {
     case Ooutput: return k == PGforward;
-    case Oupdate: return program_trains(k);
+    case Oupdate:
+    case Ooptimizer: return program_trains(k);
     case Oloss:
     case Ometric: return k != PGforward;
     default: return 1;

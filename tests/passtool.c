@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../passes/passes.h"
+#include "../frontend/frontend.h"
 
 extern const char attn_gpu_pre[], attn_warp_pre[], attn_wgmma_pre[],
     hopper_pre[], wgmma_pre[], gmm_pre[], scale_pre[], update_pre[];
@@ -158,6 +158,8 @@ int main(int argc, char **argv)
     const Target *T = target_named(target ? target : "host");
     char *list = strf(forever, "%s", argv[1]), *p;
     const char *out = NULL;
+    if (strstr(list, "step"))
+        optimizers_add(g);
     while ((p = strsep(&list, ",")))
         if (!strcmp(p, "fuse") || !strcmp(p, "sched"))
             out = kernels(g, T, p);

@@ -14,7 +14,7 @@
  * two roundings. */
 #include "../frontend.h"
 
-static Body *open_body(Front *front)
+Body *open_body(Front *front)
 {
     Body *b = alloc(front->g->arena, sizeof *b);
 

@@ -148,6 +148,7 @@ static void open_language(Front *front)
     /* clang-format off */
     static const luaL_Reg functions[] = {
         { "require", lua_require },
+        { "optimizer", lua_optimizer },
         { NULL, NULL },
     };
     /* clang-format on */

@@ -344,28 +344,63 @@ static void start(Front *front, const char *file, const Opts *cmdline,
     env_open(front);
 }
 
+/* Lua calls the function on top; its errors are the model's. */
+static void run_protected(Front *front)
+{
+    Loc top = { front->file, 0, NULL };
+
+    lua_pushcfunction(front->L, on_error);
+    lua_insert(front->L, -2);
+    int status = lua_pcall(front->L, 0, 0, -2);
+    if (status == LUA_ERRMEM)
+        err(front->full, "the model needs more than %d MB of Lua memory",
+            HEAP >> 20);
+    if (status != LUA_OK)
+        err(&top, "%s", kind_of(front->L, -1));
+    lua_pop(front->L, 1);
+}
+
 static void execute(Front *front)
 {
     size_t len = 0;
     char *text = read_file(front, front->file, &len);
     Loc top = { front->file, 0, NULL };
-    int status;
 
     if (!text)
         err(NULL, "cannot read %s: %s", front->file, file_why());
     look(front, &top);
     lua_pushlightuserdata(front->L, (void *)(uintptr_t)busy);
     lua_setfield(front->L, LUA_REGISTRYINDEX, front->file);
-    lua_pushcfunction(front->L, on_error);
     load_chunk(front, front->file, text, len);
     lua_sethook(front->L, count, LUA_MASKCOUNT, HOOKSTEP);
-    status = lua_pcall(front->L, 0, 0, 1);
-    if (status == LUA_ERRMEM)
-        err(front->full, "the model needs more than %d MB of Lua memory",
-            HEAP >> 20);
-    if (status != LUA_OK)
-        err(&top, "%s", kind_of(front->L, -1));
+    run_protected(front);
+}
+
+static int finish(lua_State *L)
+{
+    optimizers_finish(front_of(L));
+    return 0;
+}
+
+/* The optimizers of a graph with a loss; Lua ends. */
+static void add_optimizers(Front *front)
+{
+    lua_pushcfunction(front->L, finish);
+    for (size_t i = vec_len(front->g->node); i-- > 0;)
+        if (front->g->node[i]->op == Oloss) {
+            run_protected(front);
+            break;
+        }
     lua_close(front->L);
+}
+
+void optimizers_add(Graph *g)
+{
+    Front f = { .quiet = 1 };
+
+    start(&f, "", g->opts, TRACEquiet);
+    f.g = g;
+    add_optimizers(&f);
 }
 
 static Trace run_model(Front *front, const char *file, const Opts *cmdline,
@@ -375,12 +410,14 @@ static Trace run_model(Front *front, const char *file, const Opts *cmdline,
     start(front, file, cmdline, flags);
     execute(front);
     check_axes(front);
+    opts_copy(front->g->opts, cmdline); /* its patterns are the last */
     decl_finish(front);
     hf_finish(front);
     cuts_finish(front);
     axes_order(front);
     compose_finish(front);
     find_roles(front);
+    add_optimizers(front);
     bound_ids(front);
     check_whole(front->g);
     if (!front->ngiven)

@@ -194,16 +194,26 @@ static void put_curve(lua_State *L, Setting *setting)
 
 /* ---- keys ---------------------------------------------------------------- */
 
+static int kind_named(const char *name)
+{
+    int i = countof(kinds) - 1;
+
+    while (i >= 0 && strcmp(kinds[i].kind, name))
+        i--;
+    return i;
+}
+
 /* Into kinds[]; -1: no such key, which opts_set says. */
 static int kind_of_key(const char *table, const char *name)
 {
+    if (key_pattern(strf(forever, "%s.%s", table, name)))
+        return kind_named("num");
     for (const KeyInfo *k = keytab; k->name; k++) {
         if (strcmp(k->table, table) || strcmp(k->name, name))
             continue;
-        const char *kind = internn(k->kind, strcspn(k->kind, " "));
-        for (int i = 0; i < countof(kinds); i++)
-            if (!strcmp(kinds[i].kind, kind))
-                return i;
+        int i = kind_named(internn(k->kind, strcspn(k->kind, " ")));
+        if (i >= 0)
+            return i;
         die("keys.def: %s.%s is of no kind that models can set", table, name);
     }
     return -1;

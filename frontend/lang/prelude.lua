@@ -270,3 +270,26 @@ end
 function hash_index(ids, axis)
   return index(mod(ids * 1009 + 7, size(iota(axis), axis)), axis)
 end
+
+-- Optimizers: p, the gradient g after clipping, and the states are fp32 of one shape;
+-- hyper has the numbers of the step. Each returns the new p and the new states.
+
+-- Loshchilov and Hutter 2019, algorithm 2
+optimizer("adamw", function(p, g, s, h)
+  local rate, root = h.lr / h.correction1, rsqrt(h.correction2)
+  local m = s.m * h.beta1 + g * (1 - h.beta1)
+  local v = s.v * h.beta2 + g * g * (1 - h.beta2)
+  return p * (1 - h.decay) - rate * m / (sqrt(v) * root + h.eps), { m=m, v=v }
+end, { state={ m="moments", v="moments" } })
+
+-- Momentum (Sutskever et al. 2013) as torch.optim.SGD has it, with decoupled decay
+optimizer("sgd", function(p, g, s, h)
+  local m = s.m * h.momentum + g
+  return p * (1 - h.decay) - h.lr * m, { m=m }
+end, { state={ m="moments" } })
+
+-- Chen et al. 2023
+optimizer("lion", function(p, g, s, h)
+  local d = sign(s.m * h.beta1 + g * (1 - h.beta1))
+  return p * (1 - h.decay) - h.lr * d, { m=s.m * h.beta2 + g * (1 - h.beta2) }
+end, { state={ m="moments" } })

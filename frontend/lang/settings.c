@@ -4,9 +4,9 @@
 #include "../frontend.h"
 
 /* A pattern of parameters must mean one. */
-static void check_pattern(const Graph *g, const char *key, const char *pattern)
+void check_pattern(const Graph *g, const char *what, const char *pattern,
+                   const Loc *loc)
 {
-    const Loc *loc = opts_loc(g->opts, key);
     size_t n = 0;
     const char **names =
         alloc(g->arena, (vec_len(g->param) + 1) * sizeof *names);
@@ -18,7 +18,7 @@ static void check_pattern(const Graph *g, const char *key, const char *pattern)
         if (pattern_match(pattern, g->param[i]->path))
             return;
     }
-    err(loc, "%s: no parameter is named '%s'%s", key, pattern,
+    err(loc, "%s: no parameter is named '%s'%s", what, pattern,
         did_you_mean(pattern, names, n));
 }
 
@@ -68,18 +68,28 @@ static void need_modules(const Graph *g)
             have ? marks_text(a, have) : "", marks_text(a, none & ~(none - 1)));
 }
 
+static void check_patterns(const Graph *g)
+{
+    const char *key, *value, *pattern;
+
+    for (int i = 0; opts_each(g->opts, i, &key, &value); i++)
+        if ((pattern = key_pattern(key)))
+            check_pattern(g, key, pattern, opts_loc(g->opts, key));
+    for (const KeyInfo *k = keytab; k->name; k++)
+        for (int i = 0; is_kind(k->kind, "params") &&
+                        (pattern = opts_pattern(g->opts, key_name(k), i));
+             i++)
+            check_pattern(g, key_name(k), pattern,
+                          opts_loc(g->opts, key_name(k)));
+}
+
 void check_whole(Graph *g)
 {
-    const char *pattern;
 
     cluster_settle(g->opts);
     opts_check(g->opts);
     tokenizer_from(g->opts);
-    for (const KeyInfo *k = keytab; k->name; k++)
-        if (is_kind(k->kind, "params"))
-            for (int i = 0; (pattern = opts_pattern(g->opts, key_name(k), i));
-                 i++)
-                check_pattern(g, key_name(k), pattern);
+    check_patterns(g);
     need_modules(g);
     statistics_only(g);
 }

@@ -600,6 +600,11 @@ static void mark_live(Node *n)
         mark_live(n->map);
 }
 
+int has_body(Op op)
+{
+    return optab[op].cls == COMP || op == Ooptimizer;
+}
+
 static int has_root(const Graph *g)
 {
     for (size_t i = 0; i < vec_len(g->node); i++)

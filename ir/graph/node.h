@@ -363,6 +363,7 @@ int g_is_data(Graph *g, const Node *n); /* does it depend on the micro-batch? */
  * update or a metric takes data only through such a node. */
 int g_over_batch(Graph *g, const Node *n);
 int is_backward(const Node *n); /* made by grad */
+int has_body(Op op);            /* composites and optimizers */
 int any_region(const Node *n);  /* a source that every region may read */
 int is_lasting(const Node *n);  /* a parameter or state */
 int constant_is(const Node *n, double v);

@@ -245,8 +245,7 @@ static void read_body(GraphReader *reader, Node *n)
 {
     Lex at = reader->x;
 
-    if (optab[n->op].cls != COMP || !lex_more(&reader->x) ||
-        *reader->x.p == '%')
+    if (!has_body(n->op) || !lex_more(&reader->x) || *reader->x.p == '%')
         return;
     const char *name = lex_word(&reader->x);
     if (lex_more(&reader->x) && *reader->x.p == '=') {

@@ -193,7 +193,7 @@ static void put_attr(GraphPrinter *printer, Text *out, const Graph *g,
     case ATint: put(out, "%ld", *(const int64_t *)v); break;
     case ATreal: put_num(out, *(const double *)v); break;
     case ATflag: put(out, "%d", *(const int *)v); break;
-    case ATstr: put_word(out, n_name(n)); break;
+    case ATstr: put_word(out, *(const char *const *)v); break;
     case ATaxis:
     case ATaxes: put_axes(printer, out, x.v, x.n); break;
     case ATatoms: put_atoms(out, g->mesh, *(const uint32_t *)v); break;

@@ -4,7 +4,8 @@
  *
  * `precision=bf16` means precision.policy, `route=dropless` route.policy,
  * `route=record:f` route.record. `axes.<name>` overrides the size of an
- * axis. */
+ * axis, `train.lr.<pattern>` and `train.decay.<pattern>` multiply the learning
+ * rate and the weight decay of parameters. */
 #include <ctype.h>
 #include "keys.h"
 
@@ -25,15 +26,15 @@ typedef struct OptValue {
     const char *text;
     const Loc *loc;
 } OptValue;
-typedef struct AxisValue {
+typedef struct OptNamed {
     const char *key;
     OptValue v;
-} AxisValue;
+} OptNamed;
 
 struct Opts {
     Arena *arena;
     OptValue value[NKEY];
-    AxisValue *axes; /* vec, in the order they were set */
+    OptNamed *named; /* vec, in the order they were set */
 };
 
 Opts *opts_new(Arena *a)
@@ -77,16 +78,38 @@ static int must_find(const char *key)
     return i;
 }
 
-static int is_axis(const char *key)
+/* Keys that end with a name of the model's. */
+static const struct {
+    const char *prefix, *kind;
+} families[] = { { "axes.", "int 1" },
+                 { "train.lr.", "num 0" },
+                 { "train.decay.", "num 0" } };
+
+/* The kind of such a key; null: it is none. */
+static const char *named_kind(const char *key)
 {
-    return !strncmp(key, "axes.", 5) && key[5];
+    for (int i = 0; i < countof(families); i++) {
+        size_t n = strlen(families[i].prefix);
+        if (!strncmp(key, families[i].prefix, n) && key[n])
+            return families[i].kind;
+    }
+    return NULL;
 }
 
-static const OptValue *axis_value(const Opts *o, const char *key)
+const char *key_pattern(const char *key)
 {
-    for (size_t i = 0; i < vec_len(o->axes); i++)
-        if (!strcmp(o->axes[i].key, key))
-            return &o->axes[i].v;
+    const char *kind = named_kind(key);
+
+    return kind && strncmp(key, "axes.", 5) != 0
+               ? strchr(strchr(key, '.') + 1, '.') + 1
+               : NULL;
+}
+
+static const OptValue *named_value(const Opts *o, const char *key)
+{
+    for (size_t i = 0; i < vec_len(o->named); i++)
+        if (!strcmp(o->named[i].key, key))
+            return &o->named[i].v;
     return 0;
 }
 
@@ -134,8 +157,8 @@ static _Noreturn void unknown(const char *key, const Loc *loc)
 
 const char *opts_str(const Opts *o, const char *key)
 {
-    if (is_axis(key)) {
-        const OptValue *v = axis_value(o, key);
+    if (named_kind(key)) {
+        const OptValue *v = named_value(o, key);
         return v ? v->text : 0;
     }
     int i = must_find(key);
@@ -236,10 +259,21 @@ int opts_match(const Opts *o, const char *key, const char *s)
     return 0;
 }
 
+double opts_factor(const Opts *o, const char *prefix, const char *path)
+{
+    size_t n = strlen(prefix);
+
+    for (size_t i = vec_len(o->named); i-- > 0;)
+        if (!strncmp(o->named[i].key, prefix, n) &&
+            pattern_match(o->named[i].key + n, path))
+            return strtod(o->named[i].v.text, 0);
+    return 1;
+}
+
 const char *opts_paths(Arena *a, const char *key, const char *value, PathFn *fn,
                        void *ctx)
 {
-    int i = is_axis(key) ? -1 : must_find(key);
+    int i = named_kind(key) ? -1 : must_find(key);
     if (i < 0 || !value)
         return value;
     return kind_paths(a, key, keytab[i].kind, value, 0, fn, ctx);
@@ -247,7 +281,7 @@ const char *opts_paths(Arena *a, const char *key, const char *value, PathFn *fn,
 
 static const OptValue *given(const Opts *o, const char *key)
 {
-    return is_axis(key) ? axis_value(o, key) : &o->value[must_find(key)];
+    return named_kind(key) ? named_value(o, key) : &o->value[must_find(key)];
 }
 
 int opts_given(const Opts *o, const char *key)
@@ -276,25 +310,27 @@ int opts_each(const Opts *o, int i, const char **key, const char **value)
             *value = o->value[k].text;
             return 1;
         }
-    if ((size_t)i >= vec_len(o->axes))
+    if ((size_t)i >= vec_len(o->named))
         return 0;
-    *key = o->axes[i].key;
-    *value = o->axes[i].v.text;
+    *key = o->named[i].key;
+    *value = o->named[i].v.text;
     return 1;
 }
 
 /* ---- setting ------------------------------------------------------------- */
 
-static void set_axis(Opts *o, const char *key, OptValue v)
+/* It becomes the last. */
+static void set_named(Opts *o, const char *key, OptValue v)
 {
-    kind_check(o->arena, key, "int 1", v.text, v.loc);
-    for (size_t i = 0; i < vec_len(o->axes); i++)
-        if (!strcmp(o->axes[i].key, key)) {
-            o->axes[i].v = v;
-            return;
-        }
-    AxisValue a = { intern(key), v };
-    vec_push(o->arena, o->axes, a);
+    size_t k = 0;
+
+    kind_check(o->arena, key, named_kind(key), v.text, v.loc);
+    for (size_t i = 0; i < vec_len(o->named); i++)
+        if (strcmp(o->named[i].key, key) != 0)
+            o->named[k++] = o->named[i];
+    vec_cut(o->named, k);
+    OptNamed a = { intern(key), v };
+    vec_push(o->arena, o->named, a);
 }
 
 void opts_copy(Opts *to, const Opts *from)
@@ -325,8 +361,8 @@ void opts_set(Opts *o, const char *key, const char *value, const Loc *loc)
 {
     key = longhand(key, &value);
     OptValue v = { strf(o->arena, "%s", value), loc };
-    if (is_axis(key)) {
-        set_axis(o, key, v);
+    if (named_kind(key)) {
+        set_named(o, key, v);
         return;
     }
     int i = find(key);

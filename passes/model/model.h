@@ -16,6 +16,11 @@ int of_batch(const Node *e); /* does it differ between sequences? */
  * of a batch of experts, whose index has their axis (fold.c). */
 Node *router_choice(const Node *n);
 
+/* ---- simplify.c ---------------------------------------------------------- */
+
+/* An elementwise n, folded: a constant, one of its operands, or n. */
+Node *g_folded(Graph *g, Node *n);
+
 /* ---- forced_choices.c ---------------------------------------------------- */
 
 void force_choices(Graph *g); /* as route.balance says */

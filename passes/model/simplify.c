@@ -126,15 +126,20 @@ static Node *weigh_first(Graph *g, Node *n, const Simplify *simplify)
     return g_red(g, Osum, y, n->at.sum.axes.v, n->at.sum.axes.n);
 }
 
-static Node *simpler(Graph *g, Node *n, void *ctx)
+Node *g_folded(Graph *g, Node *n)
 {
-    Simplify *simplify = ctx;
     Node *r = n;
 
     if (optab[n->op].cls == EW && n->nin <= 2)
         r = folds(n) ? fold(g, n) : identity(n);
-    if (r == n && n->op == Opow)
-        r = power(g, n);
+    return r == n && n->op == Opow ? power(g, n) : r;
+}
+
+static Node *simplified(Graph *g, Node *n, void *ctx)
+{
+    Simplify *simplify = ctx;
+    Node *r = g_folded(g, n);
+
     if (r == n && n->op == Osum && simplify->uses)
         r = weigh_first(g, n, simplify);
     return r;
@@ -146,5 +151,5 @@ void pass_simplify(Graph *g)
 
     g_tidy(g);
     s.uses = use_counts(g, g->arena);
-    rewrite(g, simpler, &s);
+    rewrite(g, simplified, &s);
 }

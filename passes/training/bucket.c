@@ -1,6 +1,6 @@
 /* bucket.c: which parameters the optimizer takes together (ZeRO). Parameters
- * that are whole over the same atoms, of one dtype, decay and pipeline stage
- * lie one after another in a bucket: what a rank has of each of them,
+ * that are whole over the same atoms, of one dtype, update rule and pipeline
+ * stage lie one after another in a bucket: what a rank has of each of them,
  * row-major, then padding. A bucket is an ordinary tensor [own flat]:
  *
  *     own    one element for each position over the atoms that cut the members
@@ -13,9 +13,10 @@
  *     %s = add (mul %m ..) (mul %g ..)      dp:flat.a1   %g by reduce-scatter
  *     %q = unpack %w at=0                   [hidden heads dim], by all-gather
  *
- * So the norm, AdamW and its collectives need no code of their own. Masters and
- * moments live in buckets; what they start from is packed too. fold.zero=0
- * keeps every parameter by itself, and so does a group of one rank. */
+ * So the norm, the update and its collectives need no code of their own.
+ * Masters and moments live in buckets; what they start from is packed too.
+ * fold.zero=0 keeps every parameter by itself, and so does a group of one rank,
+ * and an optimizer that is not elementwise. */
 #include "training.h"
 
 enum { MOST = 1 << 25 }; /* elements of a bucket on one rank */
@@ -24,7 +25,7 @@ enum { MOST = 1 << 25 }; /* elements of a bucket on one rank */
 typedef struct BucketKey {
     uint32_t cut, flat; /* atoms */
     Dtype dt;
-    double rule;
+    UpdateRule rule;
     int stage;
     const Scope *unit; /* ZeRO-2, 3; null: gradients stay whole */
 } BucketKey;
@@ -49,9 +50,9 @@ static uint32_t within(const Graph *g, uint32_t atoms)
 }
 
 static BucketKey kind_of(Graph *g, const Table *held, const Param *param,
-                         double rule, const Shard *sh)
+                         const UpdateRule *rule, const Shard *sh)
 {
-    BucketKey k = { .dt = param->dt, .rule = rule };
+    BucketKey k = { .dt = param->dt, .rule = *rule };
 
     k.stage = held ? pipe_owner(held, param->path) : 0;
 
@@ -60,14 +61,15 @@ static BucketKey kind_of(Graph *g, const Table *held, const Param *param,
             k.cut |= 1u << i;
         else if (!(g->mesh->mask[Mpp] >> i & 1))
             k.flat |= 1u << i;
-    k.flat = within(g, k.flat);
+    k.flat = is_elementwise_rule(rule) ? within(g, k.flat) : 0;
     return k;
 }
 
 static int same_kind(const BucketKey *x, const BucketKey *y)
 {
     return x->cut == y->cut && x->flat == y->flat && x->dt == y->dt &&
-           x->rule == y->rule && x->stage == y->stage && x->unit == y->unit;
+           same_rule(&x->rule, &y->rule) && x->stage == y->stage &&
+           x->unit == y->unit;
 }
 
 static Axis *axis_over(Graph *g, const char *what, uint32_t atoms)
@@ -126,6 +128,7 @@ static Bucket *add_bucket(BucketBuilder *builder, const BucketKey *key,
     Bucket *bucket = alloc(g->arena, sizeof *bucket);
 
     bucket->name = param->path;
+    bucket->rule = key->rule;
     bucket->ranks = mesh_extent(g->mesh, key->cut);
     if (key->flat) {
         bucket->name = intern(strf(g->arena, "zero.%d", builder->count++));
@@ -147,7 +150,8 @@ static OpenBucket *open_for(BucketBuilder *builder, const BucketKey *key)
     return &builder->open[vec_len(builder->open) - 1];
 }
 
-static Bucket *bucket_for(BucketBuilder *builder, Param *p, double rule)
+static Bucket *bucket_for(BucketBuilder *builder, Param *p,
+                          const UpdateRule *rule)
 {
     const Shard *sh = param_type(builder->g, p);
     BucketKey k = kind_of(builder->g, builder->held, p, rule, sh);
@@ -193,7 +197,7 @@ static Table *units_reading(Graph *g)
     return t;
 }
 
-Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
+Bucket **buckets_of(Graph *g, Node **param, Node **grad, const UpdateRule *rule,
                     size_t n, Bucket **by)
 {
     BucketBuilder m = { .g = g };
@@ -204,7 +208,7 @@ Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
     m.held = g->stages ? pipe_alone(g) : NULL;
     m.unit = opts_int(g->opts, "fold.zero") > 1 ? units_reading(g) : NULL;
     for (size_t i = 0; i < n; i++) {
-        by[i] = bucket_for(&m, g_param(g, param[i]->at.param.path), rule[i]);
+        by[i] = bucket_for(&m, g_param(g, param[i]->at.param.path), &rule[i]);
         vec_push(g->arena, by[i]->node, param[i]);
         vec_push(g->arena, by[i]->grad, grad[i]);
     }

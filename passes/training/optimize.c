@@ -1,11 +1,10 @@
-/* optimize.c: the optimizer in `post`: gradient norm, clipping and AdamW, for a
- * bucket of parameters at a time.
+/* optimize.c: the optimizer in `post`: gradient norm, clipping and the model's
+ * update of a bucket of parameters at a time: the body of the bucket's
+ * optimizer (frontend/lang/optimizers.c) on the master, on
  *
- *     g  = grad * min(1, clip / (norm + 1e-6))
- *     m' = b1 m + (1-b1) g          v' = b2 v + (1-b2) g^2
- *     p' = p (1 - lr wd) - (lr/bc1) m' / (sqrt(v') / sqrt(bc2) + eps)
+ *     g = grad * min(1, clip / (norm + 1e-6))
  *
- * (Loshchilov and Hutter 2019, algorithm 2; bc = 1 - beta^t.)
+ * and on the states kept beside the bucket.
  *
  * A parameter in bf16 is rounded from an fp32 master. Where both lie alike, the
  * parameter is one half of it, and what rounding took is kept alone, 16 bits
@@ -25,16 +24,6 @@
 
 /* ---- what is trained ----------------------------------------------------- */
 
-static double decay(const TrainStep *step, const Param *param)
-{
-    const Opts *opts = step->g->opts;
-    int none = opts_str(opts, "train.no_decay")
-                   ? opts_match(opts, "train.no_decay", param->path)
-                   : param->nd <= 1;
-
-    return none ? 0 : opts_num(opts, "train.weight_decay");
-}
-
 static Table *gradients(Graph *g, Node **node, size_t count)
 {
     Table *t = table_new(g->arena);
@@ -50,7 +39,8 @@ size_t step_buckets(TrainStep *step, Node **node, size_t count, Node **param)
     Arena *a = step->g->arena;
     Table *grads = gradients(step->g, node, count);
     Node **grad = alloc(a, (count + 1) * sizeof *grad);
-    double *wd = alloc(a, (count + 1) * sizeof *wd);
+    UpdateRule *rule = alloc(a, (count + 1) * sizeof *rule);
+    const Node **optimizers = optimizers_of(step->g);
     Bucket **by = alloc(a, (count + 1) * sizeof *by);
     size_t n = 0;
 
@@ -59,10 +49,12 @@ size_t step_buckets(TrainStep *step, Node **node, size_t count, Node **param)
             continue;
         param[n] = node[i];
         grad[n] = table_get(grads, KEYP(node[i]->at.param.path));
-        wd[n] = decay(step, g_param(step->g, node[i]->at.param.path));
-        n += grad[n] != NULL;
+        if (!grad[n])
+            continue;
+        rule[n++] = update_rule(step->g, optimizers,
+                                g_param(step->g, node[i]->at.param.path));
     }
-    buckets_of(step->g, param, grad, wd, n, by);
+    buckets_of(step->g, param, grad, rule, n, by);
     for (size_t i = 0; i < n; i++) {
         *table_at(step->bucket, KEYP(param[i]->at.param.path)) = by[i];
         if (by[i]->unit && !by[i]->sum)
@@ -142,7 +134,7 @@ void step_clip(TrainStep *step)
                      post_op2(step, Oadd, norm, post_num(step, 1e-6))));
 }
 
-/* ---- AdamW --------------------------------------------------------------- */
+/* ---- states ------------------------------------------------------------ */
 
 static Dtype companion_dtype(const Graph *g, TensorKind kind)
 {
@@ -192,12 +184,6 @@ static Node *companion(TrainStep *step, const Bucket *bucket, TensorKind kind,
     return infer(g, in_post(n));
 }
 
-static Node *moment(TrainStep *step, Node *old, Node *x, double beta)
-{
-    return post_op2(step, Oadd, post_op2(step, Omul, old, post_num(step, beta)),
-                    post_op2(step, Omul, x, post_num(step, 1 - beta)));
-}
-
 /* The arithmetic is fp32 whatever a value is stored as. */
 static Node *high(TrainStep *step, Node *n)
 {
@@ -212,36 +198,101 @@ static Node *high(TrainStep *step, Node *n)
 static void write_moment(TrainStep *step, Node *state, Node *value)
 {
     if (opts_moment_dtype(step->g->opts) == MOMENTstochastic &&
-        opts_dtype(step->g->opts) != Df64)
+        state->dt == Dbf16)
         value = post_op2(step, Ostochastic_bf16, value,
                          post_scalar(step, STEPstep));
     post_write(step, state, value);
 }
 
-/* The new value of w by its gradient d; the moments m and v are written. */
-static Node *adamw(TrainStep *step, Node *w, Node *d, Node *m, Node *v,
-                   double wd)
-{
-    double eps = opts_num(step->g->opts, "train.eps");
-    Node *m1, *v1, *den;
+/* ---- the optimizer's body ------------------------------------------------ */
 
-    if (step->scale)
-        d = post_op2(step, Omul, d, step->scale);
-    m1 = moment(step, high(step, m), d, step->b1);
-    v1 = moment(step, high(step, v), post_op2(step, Omul, d, d), step->b2);
-    den = post_op2(step, Omul, post_op1(step, Osqrt, v1), step->root);
-    den = post_op2(step, Oadd, den, post_num(step, eps));
-    if (wd > 0) {
-        Node *lost = post_op2(step, Omul, step->lr, post_num(step, wd));
-        w = post_op2(step, Omul, w,
-                     post_op2(step, Osub, post_num(step, 1), lost));
+/* A body, with what stands for its arguments and states. */
+typedef struct BucketUpdate {
+    Node *arg[UPDATEstates + MOSTSTATES];
+    Node *state[MOSTSTATES];
+    const char *name[MOSTSTATES]; /* of each state */
+    int nstate;
+    Node *w; /* the parameter's new value */
+} BucketUpdate;
+
+/* The states beside a bucket, which begin at 0. */
+static BucketUpdate open_update(TrainStep *step, const Bucket *bucket)
+{
+    const char *s = bucket->rule.optimizer->at.optimizer.states, *word;
+    BucketUpdate u = { .nstate = 0 };
+
+    while (s && (word = next_word(&s, " "))) {
+        int n = (int)strcspn(word, ":");
+        u.name[u.nstate] = internn(word, (size_t)n);
+        u.state[u.nstate++] = companion(step, bucket, TKmoment,
+                                        strf(step->g->arena, "%.*s.", n, word));
     }
-    Node *move =
-        post_op2(step, Odiv, post_op2(step, Omul, step->rate, m1), den);
-    w = post_op2(step, Osub, w, move);
-    write_moment(step, m, m1);
-    write_moment(step, v, v1);
-    return w;
+    return u;
+}
+
+static void take_result(TrainStep *step, BucketUpdate *update, const char *name,
+                        Node *value)
+{
+    int i = 0;
+
+    while (i < update->nstate && update->name[i] != name)
+        i++;
+    if (i < update->nstate)
+        write_moment(step, update->state[i], value);
+    else
+        update->w = value;
+}
+
+/* n of a body, on these operands. What has no axes is the same for all
+ * buckets. */
+static Node *copied(TrainStep *step, const Node *n, Node *const *to)
+{
+    Node *in[MAXIN], *c;
+
+    for (int k = 0; k < n->nin; k++)
+        in[k] = to[n->in[k]->id];
+    if (n->op == Ocall)
+        return inline_body(step->g, n->body, in, step->scope, step->l);
+    c = in_post(infer(step->g, g_copyof(step->g, n, in)));
+    c->scope = optab[c->op].cls == SRC ? step->g->top
+               : c->nd                 ? step->scope
+                                       : g_partscope(step->g, PARTpost, "post");
+    return g_folded(step->g, c);
+}
+
+/* The new value of w by the gradient of its bucket; the states are written. */
+static Node *updated(TrainStep *step, const Bucket *bucket,
+                     BucketUpdate *update, Node *w)
+{
+    const UpdateRule *rule = &bucket->rule;
+    Graph *body = rule->optimizer->body;
+    Node **to = alloc(step->g->arena, (vec_len(body->node) + 1) * sizeof *to);
+
+    update->arg[UPDATEparam] = w;
+    update->arg[UPDATEgrad] = bucket->sum;
+    if (step->scale)
+        update->arg[UPDATEgrad] =
+            post_op2(step, Omul, bucket->sum, step->scale);
+    update->arg[UPDATErate] = step->lr;
+    if (rule->lr != 1)
+        update->arg[UPDATErate] =
+            post_op2(step, Omul, step->lr, post_num(step, rule->lr));
+    update->arg[UPDATEdecay] = post_num(step, 0);
+    if (rule->decay > 0)
+        update->arg[UPDATEdecay] = post_op2(step, Omul, update->arg[UPDATErate],
+                                            post_num(step, rule->decay));
+    for (int i = 0; i < update->nstate; i++)
+        update->arg[UPDATEstates + i] = high(step, update->state[i]);
+    g_renumber(body);
+    for (size_t i = 0; i < vec_len(body->node); i++) {
+        const Node *n = body->node[i];
+        if (n->op == Oresult)
+            take_result(step, update, n->at.result.name, to[n->in[0]->id]);
+        else
+            to[i] = n->op == Oarg ? update->arg[n->at.arg.index]
+                                  : copied(step, n, to);
+    }
+    return update->w;
 }
 
 static void write_members(TrainStep *step, const Bucket *bucket, Node *value)
@@ -290,11 +341,10 @@ static void write_halves(TrainStep *step, Node *p, Node *remainder,
 
 static void optimize_halves(TrainStep *step, const Bucket *bucket)
 {
-    Node *m = companion(step, bucket, TKmoment, "m."),
-         *v = companion(step, bucket, TKmoment, "v.");
+    BucketUpdate update = open_update(step, bucket);
     Node *p = bucket->node[0], *left = companion(step, bucket, TKremainder, "");
     Node *w = post_op2(step, Ojoin_bf16, high(step, p), high(step, left));
-    Node *w1 = adamw(step, w, bucket->sum, m, v, decay(step, bucket->param[0]));
+    Node *w1 = updated(step, bucket, &update, w);
 
     write_halves(step, p, left, post_if_ok(step, w1, w));
 }
@@ -303,13 +353,12 @@ static void optimize_halves(TrainStep *step, const Bucket *bucket)
 static void optimize_bucket(TrainStep *step, const Bucket *bucket)
 {
     int low = opts_dtype(step->g->opts) == Dbf16;
-    Node *m = companion(step, bucket, TKmoment, "m."),
-         *v = companion(step, bucket, TKmoment, "v.");
+    BucketUpdate update = open_update(step, bucket);
     Node *old = bucket->shards        ? bucket->node[0]
                 : bucket->flat && low ? NULL
                                       : packed(step, bucket, bucket->node);
     Node *w = low ? companion(step, bucket, TKmaster, "") : high(step, old);
-    Node *w1 = adamw(step, w, bucket->sum, m, v, decay(step, bucket->param[0]));
+    Node *w1 = updated(step, bucket, &update, w);
 
     if (low)
         post_write(step, w, w1 = post_settled(step, w1));
@@ -329,15 +378,9 @@ static void optimize_bucket(TrainStep *step, const Bucket *bucket)
 
 void step_optimize(TrainStep *step, Node **param, size_t n)
 {
-    double betas[2];
     size_t halves = 0, all = 0;
 
-    opts_pair(step->g->opts, "train.betas", betas);
-    step->b1 = betas[0];
-    step->b2 = betas[1];
     step->lr = post_scalar(step, STEPlr);
-    step->rate = post_op2(step, Odiv, step->lr, post_scalar(step, STEPbc1));
-    step->root = post_op1(step, Orsqrt, post_scalar(step, STEPbc2));
     for (size_t i = 0; i < n; i++) {
         Bucket *b = table_get(step->bucket, KEYP(param[i]->at.param.path));
         if (!b || b->seen & 2)

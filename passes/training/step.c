@@ -243,7 +243,7 @@ static void drop_logical_sinks(Graph *g)
 
     for (size_t i = 0; i < n; i++) {
         Op op = g->node[i]->op;
-        if (op != Oloss && op != Ometric && op != Oupdate)
+        if (op != Oloss && op != Ometric && op != Oupdate && op != Ooptimizer)
             g->node[k++] = g->node[i];
     }
     ((VecHead *)(void *)g->node)[-1].len = k;

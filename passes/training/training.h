@@ -2,8 +2,33 @@
 #ifndef PLEAT_TRAINING_H
 #define PLEAT_TRAINING_H
 
+#include "../model/model.h"
 #include "../pipe/pipe.h"
 #include "../sharding/sharding.h"
+
+/* ---- rules.c ------------------------------------------------------------- */
+
+/* Arguments of an optimizer's body, all fp32: the parameter, its gradient, the
+ * learning rate, that times weight decay, states from UPDATEstates on. */
+enum { UPDATEparam, UPDATEgrad, UPDATErate, UPDATEdecay, UPDATEstates };
+enum { MOSTSTATES = 8 };
+
+/* How a parameter is updated. Parameters share a bucket only under one. */
+typedef struct UpdateRule {
+    const Node *optimizer;
+    double lr;    /* factor of the schedule's learning rate */
+    double decay; /* weight decay */
+} UpdateRule;
+
+/* Is n an optimizer for that parameter, by pattern and axes? */
+int optimizer_fits(const Node *n, const Param *param);
+/* Is an element's update that element's alone? */
+int is_elementwise_rule(const UpdateRule *rule);
+const Node **optimizers_of(const Graph *g); /* vec, in order */
+/* By the last of the optimizers that fits; err(): none does. */
+UpdateRule update_rule(const Graph *g, const Node *const *optimizers,
+                       const Param *param);
+int same_rule(const UpdateRule *x, const UpdateRule *y);
 
 /* ---- bucket.c ------------------------------------------------------------ */
 
@@ -20,13 +45,14 @@ typedef struct Bucket {
     const Scope *unit; /* ZeRO-2, 3: gradients are cut where this
                                      unit runs backward; null: in post */
     int shards;        /* ZeRO-3: ranks keep shards of it only */
-    Node *sum;         /* for step: the gradients, packed */
+    UpdateRule rule;
+    Node *sum; /* for step: the gradients, packed */
     int seen;
 } Bucket;
 
 /* The buckets of trained parameters and their accumulators, in order of the
  * first member; by[i] that of node i. rule[i]: only equal ones share one. */
-Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
+Bucket **buckets_of(Graph *g, Node **param, Node **grad, const UpdateRule *rule,
                     size_t n, Bucket **by);
 Bucket *bucket_named(Graph *g, const char *name); /* interned path; from its
                                                      parameters */
@@ -51,14 +77,13 @@ void shards_like(Graph *g, const Graph *step);
 typedef struct TrainStep {
     Graph *g;
     const Loc *l;
-    const Scope *scope;     /* of what is being built */
-    Node *total;            /* the step's loss */
-    Node *ok;               /* the step is not held back; null: none is */
-    Node *scale;            /* clipping factor, null: none */
-    Node *lr, *rate, *root; /* lr/bc1, 1/sqrt(bc2) */
-    double b1, b2;
-    Table *post;   /* a node -> its value in post */
-    Table *bucket; /* a trained parameter's path -> its Bucket */
+    const Scope *scope; /* of what is being built */
+    Node *total;        /* the step's loss */
+    Node *ok;           /* the step is not held back; null: none is */
+    Node *scale;        /* clipping factor, null: none */
+    Node *lr;           /* of the schedule */
+    Table *post;        /* a node -> its value in post */
+    Table *bucket;      /* a trained parameter's path -> its Bucket */
 } TrainStep;
 
 /* fp32 arithmetic of post, in step->scope; values of the step block by name;

@@ -1,9 +1,10 @@
 /* optimizer_test: a step of training after its gradients, worked out by hand:
- * the gradient norm, clipping, AdamW with its corrections and decay, and what a
- * step does that is not finite: nothing. tests/models/optimizer.lua has
- * gradients in closed form. First step by step in fp64, in folds that share the
- * work in different ways; then as `run` does it from a file of bytes, with its
- * schedule and order of data. */
+ * the gradient norm, clipping, AdamW with its corrections and decay, SGD, Lion,
+ * factors of a parameter's rate and decay, and what a step does that is not
+ * finite: nothing. tests/models/optimizer.lua has gradients in closed form.
+ * First step by step in fp64, in folds that share the work in different ways;
+ * then as `run` does it from a file of bytes, with its schedule and order of
+ * data. */
 #include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
@@ -45,7 +46,9 @@ static const struct {
 
 typedef struct Setting {
     double clip, decay, eps, lr;
-    int decays[NPARAM];
+    double decays[NPARAM]; /* factor */
+    enum { ADAMW, SGD, LION } rule;
+    double slower[NPARAM]; /* the rate over the schedule's, less 1 */
 } Setting;
 typedef struct Hand {
     double p[NPARAM][W], m[NPARAM][W], v[NPARAM][W];
@@ -80,12 +83,40 @@ static void add_gradients(Hand *h, double a, double g[NPARAM][W])
 static void adamw(Hand *h, int k, int i, double g, const Setting *s, int t)
 {
     double *p = &h->p[k][i], *m = &h->m[k][i], *v = &h->v[k][i];
-    double decay = s->decays[k] ? s->decay : 0;
+    double decay = s->decays[k] * s->decay, lr = s->lr * (1 + s->slower[k]);
 
     *m = betas[0] * *m + (1 - betas[0]) * g;
     *v = betas[1] * *v + (1 - betas[1]) * g * g;
     double m1 = *m / (1 - pow(betas[0], t)), v1 = *v / (1 - pow(betas[1], t));
-    *p = *p - s->lr * decay * *p - s->lr * m1 / (sqrt(v1) + s->eps);
+    *p = *p - lr * decay * *p - lr * m1 / (sqrt(v1) + s->eps);
+}
+
+static void sgd(Hand *h, int k, int i, double g, const Setting *s)
+{
+    double *p = &h->p[k][i], *m = &h->m[k][i];
+
+    *m = 0.7 * *m + g;
+    *p = *p - s->lr * s->decay * s->decays[k] * *p - s->lr * *m;
+}
+
+/* Chen et al. 2023, algorithm 2. */
+static void lion(Hand *h, int k, int i, double g, const Setting *s)
+{
+    double *p = &h->p[k][i], *m = &h->m[k][i];
+    double c = betas[0] * *m + (1 - betas[0]) * g;
+
+    *p =
+        *p - s->lr * s->decay * s->decays[k] * *p - s->lr * ((c > 0) - (c < 0));
+    *m = betas[1] * *m + (1 - betas[1]) * g;
+}
+
+static void update(Hand *h, int k, int i, double g, const Setting *s, int t)
+{
+    switch (s->rule) {
+    case ADAMW: adamw(h, k, i, g, s, t); return;
+    case SGD: sgd(h, k, i, g, s); return;
+    case LION: lion(h, k, i, g, s); return;
+    }
 }
 
 /* One step on the means a of its micro-batches; t from 1. */
@@ -109,7 +140,7 @@ static void step_by_hand(Hand *h, const double *a, const Setting *s, int t)
         scale = s->clip / (h->norm + 1e-6); /* as PyTorch clips */
     for (int k = 0; k < NPARAM; k++)
         for (int i = 0; i < params[k].n; i++)
-            adamw(h, k, i, g[k][i] * scale, s, t);
+            update(h, k, i, g[k][i] * scale, s, t);
 }
 
 /* ---- step by step -------------------------------------------------------- */
@@ -167,12 +198,18 @@ static const char *const folds[] = {
 };
 /* keys of the run; what they mean */
 static const struct { const char *keys; Setting s; } settings[] = {
-    { "",                              { 1, 0.1, 1e-8, 0, { 1, 0, 1 } } },
-    { "train.clip=0",                  { 0, 0.1, 1e-8, 0, { 1, 0, 1 } } },
-    { "train.clip=0.25 train.eps=0.5", { 0.25, 0.1, 0.5, 0, { 1, 0, 1 } } },
+    { "",                              { 1, 0.1, 1e-8, 0, { 1, 0, 1 }, ADAMW, { 0 } } },
+    { "train.clip=0",                  { 0, 0.1, 1e-8, 0, { 1, 0, 1 }, ADAMW, { 0 } } },
+    { "train.clip=0.25 train.eps=0.5", { 0.25, 0.1, 0.5, 0, { 1, 0, 1 }, ADAMW, { 0 } } },
     { "train.no_decay=ro* train.weight_decay=0.5",
-                                       { 1, 0.5, 1e-8, 0, { 1, 1, 0 } } },
-    { "train.weight_decay=0",          { 1, 0, 1e-8, 0, { 0, 0, 0 } } },
+                                       { 1, 0.5, 1e-8, 0, { 1, 1, 0 }, ADAMW, { 0 } } },
+    { "train.weight_decay=0",          { 1, 0, 1e-8, 0, { 0, 0, 0 }, ADAMW, { 0 } } },
+    { "train.lr.*=0.5 train.lr.ro*=0.25 train.decay.w=3",
+                                       { 1, 0.1, 1e-8, 0, { 3, 0, 1 }, ADAMW, { -.5, -.5, -.75 } } },
+    { "train.optimizer=sgd train.momentum=0.7",
+                                       { 1, 0.1, 0, 0, { 1, 0, 1 }, SGD, { 0 } } },
+    { "train.optimizer=lion train.clip=0",
+                                       { 0, 0.1, 0, 0, { 1, 0, 1 }, LION, { 0 } } },
 };
 /* clang-format on */
 enum {
@@ -329,7 +366,7 @@ static Hand start_of(Plan *p)
 /* Line by line: loss and learning rate, and the norm where it is finite. */
 static double metrics_apart(const char *path, Hand *h, int *lines)
 {
-    Setting s = { 1, 0.3, 1e-8, 0, { 1, 0, 1 } };
+    Setting s = { 1, 0.3, 1e-8, 0, { 1, 0, 1 }, ADAMW, { 0 } };
     FILE *f = fopen(path, "r");
     json_t *j;
     double most = 0;

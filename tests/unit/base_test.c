@@ -366,10 +366,16 @@ static void options(void **state)
     assert_true(opts_each(o, 0, &key, &value));
     assert_string_equal(key, "train.no_decay");
     assert_true(opts_each(o, 8, &key, &value));
-    assert_string_equal(key, "axes.seq");
+    assert_string_equal(key, "axes.batch");
     assert_true(opts_each(o, 9, &key, &value));
-    assert_string_equal(value, "2");
+    assert_string_equal(value, "128");
     assert_false(opts_each(o, 10, &key, &value));
+    opts_set(o, "train.lr.*", "0.5", NULL);
+    opts_set(o, "train.lr.layers.*", "0.25", NULL);
+    assert_true(opts_factor(o, "train.lr.", "layers.0.q") == 0.25);
+    opts_set(o, "train.lr.*", "2", NULL);
+    assert_true(opts_factor(o, "train.lr.", "layers.0.q") == 2);
+    assert_true(opts_factor(o, "train.decay.", "layers.0.q") == 1);
 }
 
 /* A key's words are its enum's, in their order. */

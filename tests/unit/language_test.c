@@ -48,6 +48,7 @@ static const struct { const char *name, *arg[MAXARG]; } calls[] = {
     { "module", { "'mlp'", "function(a) return a end", "x" } },
     { "keep", { "x" } }, { "recompute", { "x" } },
     { "hf", { "{ w={ 'a.b', 'hidden' } }" } },
+    { "optimizer", { "'o'", "function(a, b) return a - b, {} end", "{ params='w', state={ m='fp32' }, others='sgd' }" } },
     { "train", { "{ steps=5, betas={ 0.9, 0.95 }, schedule='cosine' }" } },
     { "data", { "{ train='a', template=true }" } },
     { "fold", { "{ tp=1, zero=1 }" } },

@@ -10,6 +10,8 @@
 #include "../functions.h"
 #include "../../passes/passes.h"
 
+void optimizers_add(Graph *g); /* frontend/frontend.h */
+
 enum { BATCH = 2, SEQ = 8, HIDDEN = 8, FFN = 16, EXPERT = 4, VOCAB = 32 };
 
 typedef struct Model {
@@ -204,6 +206,7 @@ static Graph *tinymoe(const char *keys, const char *upto)
     x = op(m, Oadd, x, moe(m, rmsnorm(m, x, param1(m, "n2", m->hidden))));
     x = dot(m, x, param2(m, "head", m->hidden, m->vocab), m->hidden);
     loss(m, cross_entropy(m, x, ids(m, "labels")));
+    optimizers_add(m->g);
     for (size_t i = 0; i < sizeof passes / sizeof *passes; i++) {
         run_pass(m->g, target_named("host"), passes[i]);
         if (!strcmp(passes[i], upto))

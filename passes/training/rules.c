@@ -1,0 +1,68 @@
+/* rules.c: how a parameter is updated: by which optimizer of the model, and
+ * what multiplies its learning rate and weight decay. */
+#include "../../ir/settings/keys.h"
+#include "training.h"
+
+static const Node *parameter_of(const Node *optimizer)
+{
+    const Graph *body = optimizer->body;
+    size_t i = 0;
+
+    while (body->node[i]->op != Oarg || body->node[i]->at.arg.index)
+        i++;
+    return body->node[i];
+}
+
+int optimizer_fits(const Node *n, const Param *param)
+{
+    if (n->op != Ooptimizer ||
+        !pattern_match(n->at.optimizer.params, param->path))
+        return 0;
+    const Node *p = parameter_of(n);
+    return !p->nd || has_dims(p, param->dim, param->nd);
+}
+
+int is_elementwise_rule(const UpdateRule *rule)
+{
+    return !parameter_of(rule->optimizer)->nd;
+}
+
+static int decays(const Opts *opts, const Param *param)
+{
+    return opts_str(opts, "train.no_decay")
+               ? !opts_match(opts, "train.no_decay", param->path)
+               : param->nd > 1;
+}
+
+const Node **optimizers_of(const Graph *g)
+{
+    const Node **v = NULL;
+
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (g->node[i]->op == Ooptimizer)
+            vec_push(g->arena, v, g->node[i]);
+    return v;
+}
+
+UpdateRule update_rule(const Graph *g, const Node *const *optimizers,
+                       const Param *param)
+{
+    UpdateRule rule = { .lr = opts_factor(g->opts, "train.lr.", param->path) };
+    size_t i = vec_len(optimizers);
+
+    if (decays(g->opts, param))
+        rule.decay = opts_num(g->opts, "train.weight_decay") *
+                     opts_factor(g->opts, "train.decay.", param->path);
+    while (i > 0 && !optimizer_fits(optimizers[i - 1], param))
+        i--;
+    if (!i)
+        err(param->loc, "parameter '%s' has no optimizer", param->path);
+    rule.optimizer = optimizers[i - 1];
+    return rule;
+}
+
+int same_rule(const UpdateRule *x, const UpdateRule *y)
+{
+    return x->optimizer == y->optimizer && x->lr == y->lr &&
+           x->decay == y->decay;
+}
