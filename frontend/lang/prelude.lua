@@ -284,12 +284,39 @@ end, { state={ m="moments", v="moments" } })
 
 -- Momentum (Sutskever et al. 2013) as torch.optim.SGD has it, with decoupled decay
 optimizer("sgd", function(p, g, s, h)
-  local m = s.m * h.momentum + g
-  return p * (1 - h.decay) - h.lr * m, { m=m }
-end, { state={ m="moments" } })
+  local sum = s.momentum * h.momentum + g
+  return p * (1 - h.decay) - h.lr * sum, { momentum=sum }
+end, { state={ momentum="moments" } })
 
 -- Chen et al. 2023
 optimizer("lion", function(p, g, s, h)
   local d = sign(s.m * h.beta1 + g * (1 - h.beta1))
   return p * (1 - h.decay) - h.lr * d, { m=s.m * h.beta2 + g * (1 - h.beta2) }
 end, { state={ m="moments" } })
+
+-- Five steps towards the nearest orthogonal matrix (Jordan 2024) of each matrix of x
+-- [.. rows cols], in bf16
+local function orthogonal(x, h)
+  local rows, cols = h.rows, h.cols
+  if h.nrows > h.ncols then rows, cols = cols, rows end
+  local n = math.min(h.nrows, h.ncols)
+  local to, via = own_axis(rows .. "_to", n), own_axis(rows .. "_via", n)
+  local y = bf16(x)
+  y = y / maximum(sqrt(sum(f32(y) * f32(y), rows .. " " .. cols)), 1e-7)
+  for _ = 1, 5 do
+    y = bf16(y)
+    local a = bf16(dot(y, rename(y, { [rows]=to }), cols))              -- [.. rows to]
+    local aa = f32(dot(a, rename(a, { [rows]=to, [to]=via }), to))      -- [.. rows via]
+    local b = bf16(f32(a) * -4.7750 + rename(aa, { [via]=to }) * 2.0315)
+    y = f32(y) * 3.4445 + f32(dot(b, rename(y, { [rows]=to }), to))
+  end
+  return f32(bf16(y))
+end
+
+-- Jordan 2024 as torch.optim.Muon has it, with the size of AdamW's updates (Liu et al. 2025):
+-- a matrix a head and an expert; vectors, embeddings and heads of a vocabulary by AdamW
+optimizer("muon", function(p, g, s, h)
+  local m = s.m * h.momentum + g * (1 - h.momentum)
+  local d = orthogonal(g * (1 - h.momentum) + m * h.momentum, h)
+  return p * (1 - h.decay) - h.lr * (0.2 * math.sqrt(math.max(h.nrows, h.ncols))) * d, { m=m }
+end, { state={ m="moments" }, others="adamw" })

@@ -155,6 +155,12 @@ static const Fold some[] = {
     { "tests/hf/dsv3.lua",               2, 1, 2, 4, 1, "axes.batch=1 axes.seq=27 " CAP },
     /* The reference has an embedding's gradient by rows, tp's ranks do not.  */
     { "tests/models/linear.lua",         2, 1, 1, 1, 1, "axes.batch=16 axes.seq=3 axes.vocab=192" },
+    /* optimizers */
+    { "tests/models/folds.lua",          2, 1, 2, 4, 1, "train.optimizer=lion" },
+    { "tests/models/folds.lua",          2, 1, 2, 4, 1, "train.optimizer=muon" },
+    { "tests/models/folds.lua",          1, 2, 2, 2, 1, "train.optimizer=muon fold.zero=3" },
+    { "tests/models/tied.lua",           1, 1, 2, 2, 1, PP2 " train.optimizer=muon fold.zero=2" },
+    { "tests/models/zoo.lua",            2, 2, 2, 4, 1, "train.optimizer=muon" },
     /* Equal tokens, whose weights differ in their last bits only.           */
     { "tests/models/folds.lua",          2, 1, 2, 4, 1, PAD },
 };
@@ -212,6 +218,7 @@ static int changes_model(const char *key)
 {
     return !strncmp(key, "axes.", 5) || !strncmp(key, "precision.", 10) ||
            !strncmp(key, "train.batch=", 12) ||
+           !strncmp(key, "train.optimizer=", 16) ||
            (!strncmp(key, "route.", 6) && strncmp(key, "route.clones", 12));
 }
 

@@ -6,7 +6,8 @@ For each case below, a tiny model with random weights, beside this file:
 
   <case>.safetensors      its weights, float32, under Hugging Face's names
   <case>.ref.safetensors  float64: `loss` (ten training losses), `grad.<name>`
-                          (the gradient of every tensor at the first step)
+                          (the gradient of every tensor at the first step);
+                          olmoe: `loss.muon`, ten losses with that optimizer
   <case>.json             the configuration, and what the numbers were made with
   tokens.npy              what all cases train on, the same batch each step
 
@@ -26,6 +27,7 @@ import tempfile
 
 import numpy
 import torch
+import torch.optim._muon
 import transformers
 from safetensors.torch import load_file, save_file
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -39,6 +41,7 @@ from transformers.models.qwen3_moe import modeling_qwen3_moe
 
 HERE = pathlib.Path(__file__).parent
 BATCH, SEQ, VOCAB, STEPS = 2, 32, 256, 10
+MUON = dict(lr=1e-3, momentum=0.95, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
 ADAMW = dict(lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
 IGNORED = 7             # in cases with `ignore`: a label that takes no part
 COMMON = dict(vocab_size=VOCAB, hidden_size=64, num_attention_heads=4,
@@ -81,7 +84,7 @@ CASES = {
             moe_intermediate_size=24, norm_topk_prob=True, rms_norm_eps=1e-6,
             rope_parameters=dict(rope_type="default", rope_theta=1e6))),
     "olmoe": dict(
-        names="state", config=transformers.OlmoeConfig(
+        names="state", muon=True, config=transformers.OlmoeConfig(
             **{**COMMON, "num_key_value_heads": 4}, num_hidden_layers=2,
             intermediate_size=24, num_experts=8, norm_topk_prob=False,
             rms_norm_eps=1e-5, pad_token_id=None,
@@ -132,7 +135,7 @@ KEPT = 4                # positions of each sequence whose logits are kept
 
 class Fp64:
     """The torch module as a model's source sees it: float32 means float64."""
-    float = float32 = torch.float64
+    float = float32 = bfloat16 = torch.float64
 
     def __getattr__(self, name):
         return getattr(torch, name)
@@ -227,15 +230,48 @@ def named(model, tensors, names):
             or k.replace(".block_sparse_moe", "") in tensors}
 
 
+class WholeMuon(torch.optim.Optimizer):
+    """torch.optim.Muon, its bfloat16 being float64, on OLMoE's matrices, one a head and
+    an expert; AdamW on embedding, head, router and norms."""
+
+    def __init__(self, named_parameters, heads):
+        named = [(k, p) for k, p in named_parameters]
+        super().__init__([p for _, p in named], {})
+        self.cut, rest = [], []
+        for name, p in named:
+            if "norm" in name or "embed" in name or "lm_head" in name or ".gate.weight" in name:
+                rest.append(p)
+                continue
+            v = p.data
+            if "experts" in name:
+                half = 2 if "gate_up" in name else 1
+                v = [x for e in v for x in e.chunk(half)]
+            else:
+                v = v.chunk(heads, 1 if "o_proj" in name else 0)
+            self.cut.append((p, v, [torch.nn.Parameter(x.clone()) for x in v]))
+        self.muon = torch.optim.Muon([x for c in self.cut for x in c[2]], **MUON)
+        self.adamw = torch.optim.AdamW(rest, **ADAMW)
+
+    def step(self):
+        self.adamw.step()
+        for p, views, own in self.cut:
+            for v, x in zip(views, own):
+                x.grad = torch.as_strided(p.grad, v.shape, v.stride(), v.storage_offset())
+        self.muon.step()
+        for _, views, own in self.cut:
+            for v, x in zip(views, own):
+                v.copy_(x.data)
+
+
 def batch(ignore):
     rows = torch.from_numpy(numpy.load(HERE / "tokens.npy")).long()
     tokens, labels = rows[:, :-1], rows[:, 1:].contiguous()
     return tokens, labels.masked_fill(labels == IGNORED, -100) if ignore else labels
 
 
-def run(case, seed, noise=0.0):
+def run(case, seed, noise=0.0, muon=False):
     """Ten steps: the model, its first weights and gradients, the losses, and the
-    experts chosen. noise: relative change of the weights."""
+    experts chosen. noise: relative change of the weights. muon: by WholeMuon."""
     model = make_model(case, seed)
     weights = {k: v.detach().clone() for k, v in model.state_dict().items()}
     params = dict(model.named_parameters())
@@ -248,7 +284,8 @@ def run(case, seed, noise=0.0):
             m.register_forward_hook(
                 lambda m, a, out: chosen.append(out[2].sort().values))
     tokens, labels = batch(case.get("ignore"))
-    opt = torch.optim.AdamW(params.values(), **ADAMW)
+    opt = WholeMuon(params.items(), case["config"].num_attention_heads) if muon else \
+        torch.optim.AdamW(params.values(), **ADAMW)
     losses, grads = [], {}
     with no_float32():
         for _ in range(STEPS):
@@ -270,7 +307,10 @@ def write(name, case, seed):
     g = named(model, grads, case["names"])
     save_file({k: v.to(torch.float32).contiguous() for k, v in w.items()},
               HERE / f"{name}.safetensors", {"format": "pt"})
-    save_file({"loss": torch.tensor(losses, dtype=torch.float64),
+    others = {}
+    if case.get("muon"):
+        others["loss.muon"] = torch.tensor(run(case, seed, muon=True)[3], dtype=torch.float64)
+    save_file({"loss": torch.tensor(losses, dtype=torch.float64), **others,
                **{"grad." + k: v.contiguous() for k, v in g.items()}},
               HERE / f"{name}.ref.safetensors")
     info = dict(made_with=dict(torch=torch.__version__, seed=seed,
@@ -327,6 +367,7 @@ def only_float64():
     transformers.utils.logging.disable_progress_bar()
     torch.set_default_dtype(torch.float64)
     torch.Tensor.float = torch.Tensor.double
+    torch.optim._muon.torch = Fp64()
     for m in (modeling_llama, modeling_mixtral, modeling_qwen2_moe, modeling_qwen3_moe,
               modeling_olmoe, modeling_deepseek_v2, modeling_deepseek_v3,
               transformers.modeling_rope_utils):
