@@ -145,34 +145,15 @@ void st_set(FileType dt, uint8_t *p, int64_t i, double v)
 double st_get(FileType dt, const uint8_t *p, int64_t i)
 {
     int n = types[dt].bytes;
-    union {
-        double f8;
-        float f4;
-        uint16_t u2;
-        int16_t i2;
-        int8_t i1;
-        int64_t i8;
-        uint64_t u8;
-        int32_t i4;
-        uint32_t u4;
-    } v = { 0 };
+    uint16_t h;
 
-    memcpy(&v, p + i * n, (size_t)n);
-    switch (dt) {
-    case FTF64: return v.f8;
-    case FTI64: return (double)v.i8;
-    case FTU64: return (double)v.u8;
-    case FTF32: return v.f4;
-    case FTI32: return v.i4;
-    case FTU32: return v.u4;
-    case FTF16: return half(v.u2);
-    case FTBF16: return bf16_to_f32(v.u2);
-    case FTI16: return v.i2;
-    case FTU16: return v.u2;
-    case FTI8: return v.i1;
-    default:
-        return types[dt].narrow ? narrow_value(types[dt].narrow, p[i]) : p[i];
-    }
+    p += i * n;
+    if (types[dt].narrow)
+        return narrow_value(types[dt].narrow, *p);
+    if (dt != FTF16 && dt != FTBF16)
+        return number_get(types[dt].kind, n, p);
+    memcpy(&h, p, 2);
+    return dt == FTF16 ? half(h) : (double)bf16_to_f32(h);
 }
 
 /* ---- reading ------------------------------------------------------------- */

@@ -17,29 +17,9 @@
 
 double tokens_at(const Tokens *tokens, int64_t i)
 {
-    const uint8_t *p = tokens->data + i * elem_bytes(tokens->e);
-    union {
-        int16_t i2;
-        uint16_t u2;
-        uint32_t u4;
-        int32_t i4;
-        int64_t i8;
-        float f4;
-        double f8;
-    } v;
+    int bytes = elem_bytes(tokens->e);
 
-    memcpy(&v, p, (size_t)elem_bytes(tokens->e));
-    switch (tokens->e) {
-    case EU8: return *p;
-    case EI8: return (int8_t)*p;
-    case EU16: return v.u2;
-    case EI16: return v.i2;
-    case EI32: return v.i4;
-    case EU32: return v.u4;
-    case EI64: return (double)v.i8;
-    case EF32: return v.f4;
-    default: return v.f8;
-    }
+    return number_get("uiuiiuiff"[tokens->e], bytes, tokens -> data + i * bytes);
 }
 
 void tokens_take(const Tokens *tokens, int64_t at, int64_t n, int32_t *out)

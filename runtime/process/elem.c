@@ -19,6 +19,22 @@ double elem_get(Dtype dt, const void *p, int64_t i)
     }
 }
 
+double number_get(char kind, int bytes, const void *p)
+{
+    int free_bits = 64 - 8 * bytes;
+    uint64_t x = 0;
+    double d;
+    float f;
+
+    memcpy(&x, p, (size_t)bytes); /* little-endian */
+    memcpy(&d, &x, sizeof d);
+    memcpy(&f, &x, sizeof f);
+    if (kind == 'f')
+        return bytes == 8 ? d : f;
+    return kind == 'u' ? (double)x
+                       : (double)((int64_t)(x << free_bits) >> free_bits);
+}
+
 void elem_set(Dtype dt, void *p, int64_t i, double v)
 {
     switch (dt) {

@@ -626,6 +626,36 @@ static void test_safetensors_refusals(void **state)
     }
 }
 
+/* Numbers of every kind and width, also where they are not aligned. */
+static void test_numbers(void **state)
+{
+    static const struct {
+        char kind;
+        int bytes;
+        double x;
+    } row[] = {
+        { 'i', 8, -2 }, { 'u', 8, 18446744073709551616. },
+        { 'i', 4, -2 }, { 'u', 4, 4294967294 },
+        { 'i', 2, -2 }, { 'u', 2, 65534 },
+        { 'i', 1, -2 }, { 'u', 1, 254 },
+    };
+    uint8_t minus_two[9] = { 0 };
+    float f = -1.5f;
+    double d = -0.1;
+
+    (void)state;
+    for (int i = 0; i < countof(row); i++) {
+        memset(minus_two + 1, 255, 8);
+        minus_two[1] = 254;
+        assert_true(number_get(row[i].kind, row[i].bytes, minus_two + 1) ==
+                    row[i].x);
+    }
+    memcpy(minus_two + 1, &f, 4);
+    assert_true(number_get('f', 4, minus_two + 1) == -1.5);
+    memcpy(minus_two + 1, &d, 8);
+    assert_true(number_get('f', 8, minus_two + 1) == -0.1);
+}
+
 /* Bytes of a good header changed at random: accepted or refused, and if
  * accepted every tensor lies in the file. */
 static void test_safetensors_mutations(void **state)
@@ -729,6 +759,7 @@ int main(void)
         cmocka_unit_test(test_order_is_a_permutation),
         cmocka_unit_test(test_safetensors_refusals),
         cmocka_unit_test(test_safetensors_mutations),
+        cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_hf_round_trip),
     };
     /* clang-format on */
