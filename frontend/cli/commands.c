@@ -197,13 +197,9 @@ int cmd_check(Args *args)
 
 static const char *plan_name(const Args *args)
 {
-    const char *slash = strrchr(args->file, '/'),
-               *s = slash ? slash + 1 : args->file;
-    const char *dot = strrchr(s, '.');
+    const char *s = file_name(args->file);
 
-    return args->out ? args->out
-                     : strf(forever, "%.*s.plan",
-                            (int)(dot ? dot - s : (long)strlen(s)), s);
+    return args->out ? args->out : strf(forever, "%.*s.plan", file_stem(s), s);
 }
 
 static int compile_job(void *arg, FILE *out)

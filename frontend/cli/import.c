@@ -363,14 +363,13 @@ static void warn_absent_keys(const Import *import)
 
     for (int i = 0; i < countof(numbers); i++) {
         const char *key = absent_key(import, numbers[i].value);
-        if (*key && uses(import, numbers[i].name) &&
-            !has_word(keys.s, ' ', key))
-            put(&keys, "%s%s", keys.len ? " " : "", key);
+        if (uses(import, numbers[i].name) && !has_word(keys.s, ' ', key))
+            put(&keys, *key ? " %s" : "%s", key);
     }
     if (keys.len)
         warn(NULL,
              "%s/config.json lacks keys, which have the values of transformers "
-             "for %s: %s",
+             "for %s:%s",
              import->folder, import->of->type, keys.s);
 }
 
@@ -459,8 +458,7 @@ static const struct ModelType *type_of(const char *folder, JsonValue config)
 static const char *model_for(const char *folder)
 {
     char *full = realpath(folder, NULL);
-    const char *slash = full ? strrchr(full, '/') : NULL;
-    const char *name = strf(forever, "%s.lua", slash ? slash + 1 : folder);
+    const char *name = strf(forever, "%s.lua", file_name(full ? full : folder));
 
     free(full);
     return name;

@@ -88,9 +88,7 @@ static void write_new(const char *path, const char *text)
 
 void write_model(const char *to, const char *text)
 {
-    const char *slash = strrchr(to, '/');
-    int n = slash ? (int)(slash - to) + 1 : 0;
-    const char *dir = strf(forever, "%.*s", n, to);
+    const char *dir = strf(forever, "%.*s", (int)(file_name(to) - to), to);
     char *library = strf(forever, "%s.pleat", dir);
 
     if (exists(to))

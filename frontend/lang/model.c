@@ -281,19 +281,14 @@ int lua_require(lua_State *L)
 
 static const char *folder(Arena *a, const char *file)
 {
-    const char *slash = strrchr(file, '/');
-
-    return slash ? strf(a, "%.*s", (int)(slash - file + 1), file) : "";
+    return strf(a, "%.*s", (int)(file_name(file) - file), file);
 }
 
 static const char *model_name(Arena *a, const char *file)
 {
-    const char *slash = strrchr(file, '/'), *s = slash ? slash + 1 : file;
-    size_t n = strlen(s);
+    const char *s = file_name(file);
 
-    if (n > 4 && !strcmp(s + n - 4, ".lua"))
-        n -= 4;
-    return strf(a, "%.*s", (int)n, s);
+    return strf(a, "%.*s", file_stem(s), s);
 }
 
 /* An axis that the command line sizes must exist. */

@@ -24,12 +24,11 @@ typedef struct LaneSpan {
 const char *page_path(const Plan *p, const char *path)
 {
     const char *model = p->nsource ? p->source[0].file : "";
-    const char *slash = strrchr(model, '/');
-    size_t n = slash ? (size_t)(slash + 1 - model) : 0;
+    size_t n = (size_t)(file_name(model) - model);
 
     if (*path != '/')
         return path;
-    return n && !strncmp(path, model, n) ? path + n : strrchr(path, '/') + 1;
+    return n && !strncmp(path, model, n) ? path + n : file_name(path);
 }
 
 static int page_phase(PageTime *time, const char *name)

@@ -130,6 +130,20 @@ char *file_folder(Arena *a, const char *path)
     return end > path ? strf(a, "%.*s", (int)(end - path), path) : ".";
 }
 
+const char *file_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash ? slash + 1 : path;
+}
+
+int file_stem(const char *path)
+{
+    const char *name = file_name(path), *dot = strrchr(name, '.');
+
+    return (int)(dot && dot > name ? dot - path : (long)strlen(path));
+}
+
 static int sync_name(const char *path)
 {
     Arena *a = arena_new();

@@ -27,6 +27,8 @@ int folders_make(const char *path);            /* with those above it */
 int file_put(int fd, const void *p, size_t n); /* all of them; no sync */
 int file_flush(int fd);                        /* fsync */
 char *file_folder(Arena *a, const char *path); /* that has path's name */
+const char *file_name(const char *path);       /* behind the last '/' */
+int file_stem(const char *path);               /* bytes before its ending */
 
 /* ---- output.c: the only functions that create files ---------------------- */
 

@@ -336,9 +336,8 @@ int64_t data_sample(const Data *data, int64_t i, int32_t *out)
 static double tail_share(const Plan *p)
 {
     const char *s = opts_str(p->opts, "data.valid");
-    const char *slash = s ? strrchr(s, '/') : NULL;
 
-    s = slash ? slash + 1 : s;
+    s = s ? file_name(s) : NULL;
     if (!s || strncmp(s, "tail:", 5))
         return 0;
     char *end;

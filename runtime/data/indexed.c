@@ -87,10 +87,7 @@ static const char *read_head(Arena *a, const char *path, Tokens *tokens)
  * bytes, no more. */
 char *indexed_path(Arena *a, const char *path, int64_t size)
 {
-    const char *slash = strrchr(path, '/'), *dot = strrchr(path, '.');
-    int stem = (int)(dot && dot > (slash ? slash : path) ? dot - path
-                                                         : (long)strlen(path));
-    char *idx = strf(a, "%.*s.idx", stem, path);
+    char *idx = strf(a, "%.*s.idx", file_stem(path), path);
     Tokens tokens = { .size = size };
     int64_t start, n;
 

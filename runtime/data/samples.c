@@ -237,7 +237,7 @@ static size_t add_folder(const Samples *samples, Corpus *corpus,
     if (!glob(strf(samples->mem, "%s/*", dir), 0, NULL, &g))
         for (size_t i = 0; i < g.gl_pathc; i++) {
             FolderFile f = { .path = strf(samples->mem, "%s", g.gl_pathv[i]) };
-            f.name = strrchr(f.path, '/') + 1;
+            f.name = file_name(f.path);
             if (!folder_exists(f.path) && !is_index(samples, f.path))
                 vec_push(samples->mem, file, f);
         }

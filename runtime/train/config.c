@@ -16,7 +16,7 @@
 /* "tail:0.1" is a part of other data, whatever folder stands before it. */
 static const char *tail_of(const char *path)
 {
-    const char *slash = strrchr(path, '/'), *s = slash ? slash + 1 : path;
+    const char *s = file_name(path);
 
     return strncmp(s, "tail:", 5) ? NULL : s;
 }
@@ -44,16 +44,16 @@ static char *tidied(Arena *a, const char *path)
 
 const char *path_absolute(Arena *a, const char *path, void *ctx)
 {
-    const char *tail = tail_of(path), *slash = strrchr(path, '/');
-    char *dir, *cwd;
+    const char *tail = tail_of(path);
+    char *cwd;
 
     (void)ctx;
     if (tail || !*path)
         return tail ? tail : path;
-    dir = slash ? strf(a, "%.*s", (int)(slash - path + 1), path) : strf(a, ".");
-    char *real = realpath(dir, NULL);
+    char *real =
+        realpath(strf(a, "%.*s.", (int)(file_name(path) - path), path), NULL);
     if (real) {
-        path = strf(a, "%s/%s", real, slash ? slash + 1 : path);
+        path = strf(a, "%s/%s", real, file_name(path));
     } else if (*path != '/' && (cwd = getcwd(NULL, 0))) {
         path = strf(a, "%s/%s", cwd, path);
         free(cwd);

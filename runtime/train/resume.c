@@ -91,9 +91,7 @@ static const char *axis_in(Arena *a, const Plan *p, const char *name)
 /* The plan of the start before; null: of another format. */
 static const Plan *plan_then(Arena *a, const char *config)
 {
-    const char *slash = strrchr(config, '/');
-    const char *path =
-        strf(a, "%.*splan", slash ? (int)(slash + 1 - config) : 0, config);
+    const char *path = strf(a, "%s/plan", file_folder(a, config));
     size_t n;
     char *s = file_read(a, path, &n);
 

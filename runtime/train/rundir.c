@@ -12,11 +12,9 @@ enum { MAXSHOWN = 32 }; /* ranks on the screen */
 /* "config.1.lua" */
 static char *numbered(Arena *a, const char *path, int n)
 {
-    const char *slash = strrchr(path, '/'), *dot = strrchr(path, '.');
+    int stem = file_stem(path);
 
-    if (!dot || (slash && dot < slash))
-        return strf(a, "%s.%d", path, n);
-    return strf(a, "%.*s.%d%s", (int)(dot - path), path, n, dot);
+    return strf(a, "%.*s.%d%s", stem, path, n, path + stem);
 }
 
 /* Written by this process? Then it is this start's. */
@@ -71,24 +69,14 @@ static int differs(const char *path, const char *s, size_t n)
     return !stat(path, &st) && S_ISREG(st.st_mode) && !holds(path, s, n);
 }
 
-/* The model file's name without folders and ending. */
-static const char *model_name(const Plan *p)
-{
-    const char *s = p->model ? p->model : "run", *slash = strrchr(s, '/');
-
-    s = slash ? slash + 1 : s;
-    const char *dot = strrchr(s, '.');
-    return strf(forever, "%.*s",
-                dot && dot > s ? (int)(dot - s) : (int)strlen(s), s);
-}
-
 const char *run_dir(Arena *a, const Plan *p)
 {
     const char *name = opts_str(p->opts, "name");
+    const char *model = file_name(p->model ? p->model : "run");
 
     if (name && !*name)
         err(NULL, "name is empty: a run needs a folder");
-    return name ? name : strf(a, "runs/%s", model_name(p));
+    return name ? name : strf(a, "runs/%.*s", file_stem(model), model);
 }
 
 /* The lock goes with the process. A file system without locks gives none. */
@@ -152,7 +140,6 @@ static void keep_tokenizer(const Plan *p, const char *dir)
     static const char *const names[] = { "tokenizer.json",
                                          "tokenizer_config.json" };
     const char *path = opts_str(p->opts, "data.tokenizer");
-    const char *slash = strrchr(path, '/');
     const uint8_t *s;
     int64_t n;
 
@@ -160,8 +147,7 @@ static void keep_tokenizer(const Plan *p, const char *dir)
          i++) {
         const char *from =
             !i ? path
-               : strf(forever, "%.*s%s", slash ? (int)(slash - path + 1) : 0,
-                      path, names[i]);
+               : strf(forever, "%s/%s", file_folder(forever, path), names[i]);
         if (map_whole(forever, from, &s, &n))
             continue;
         run_file(strf(forever, "%s/%s", dir, names[i]), (const char *)s,
@@ -174,12 +160,11 @@ static void keep_tokenizer(const Plan *p, const char *dir)
 static void keep_model(const Plan *p, const char *dir)
 {
     const char *first = p->nsource ? p->source[0].file : "";
-    const char *slash = strrchr(first, '/');
-    size_t n = slash ? (size_t)(slash - first) + 1 : 0;
+    size_t n = (size_t)(file_name(first) - first);
 
     for (int i = 0; i < p->nsource; i++) {
-        const char *name = p->source[i].file, *last = strrchr(name, '/');
-        name = !strncmp(name, first, n) ? name + n : last ? last + 1 : name;
+        const char *name = p->source[i].file;
+        name = !strncmp(name, first, n) ? name + n : file_name(name);
         char *path = strf(forever, "%s/model/%s", dir, name);
         *strrchr(path, '/') = 0;
         if (folders_make(path))
