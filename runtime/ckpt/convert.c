@@ -156,20 +156,9 @@ static OutTensor new_out(const HfRow *row)
     return o;
 }
 
-/* The dtype of a tensor of an export in dt. States keep their own, as the
+/* dt: of most tensors. States and those of the list keep their own, as the
  * correction bias of a router: rounded to bf16 it would change the experts of
  * most tokens. */
-static FileType export_dtype(const OutTensor *tensor, FileType dt,
-                             const char *float32)
-{
-    FileType own = tensor->from ? tensor->from : FTF32;
-
-    if (!dt || tensor->state)
-        return own;
-    return hf_is_float32(float32, tensor->st.name) ? FTF32 : dt;
-}
-
-/* float32: hf_float32_list. */
 static OutTensor *export_outs(Arena *a, const HfRow *row, StFile **file,
                               int nfile, FileType dt, const char *float32)
 {
@@ -190,7 +179,9 @@ static OutTensor *export_outs(Arena *a, const HfRow *row, StFile **file,
     }
     for (size_t i = 0; i < vec_len(v); i++) {
         StTensor *s = &v[i].st;
-        s->dt = export_dtype(&v[i], dt, float32);
+        int own = !dt || v[i].state ||
+                  strstr(float32, strf(a, "\n%s\n", s->name)) != NULL;
+        s->dt = !own ? dt : v[i].from ? v[i].from : FTF32;
         s->bytes = st_bytes(s->dt);
         if (v[i].filled != st_elems(s))
             err(NULL, "hf{} fills %ld of %ld elements of '%s'", v[i].filled,
@@ -228,7 +219,7 @@ static int deal(OutTensor *tensor, int64_t shard)
     return k + 1;
 }
 
-static const char *file_name(Arena *a, int k, int n)
+static const char *shard_name(Arena *a, int k, int n)
 {
     return n == 1 ? "model.safetensors"
                   : strf(a, "model-%05d-of-%05d.safetensors", k + 1, n);
@@ -244,7 +235,7 @@ static int write_weight_map(Arena *a, const OutTensor *tensor, int nfile,
         total += st_elems(&tensor[i].st) * tensor[i].st.bytes;
         put(&map, i ? ",\n    " : "    ");
         put_json(&map, tensor[i].st.name);
-        put(&map, ": \"%s\"", file_name(a, tensor[i].file, nfile));
+        put(&map, ": \"%s\"", shard_name(a, tensor[i].file, nfile));
     }
     char *s = strf(a,
                    "{\n  \"metadata\": {\n    \"total_size\": %ld\n  },\n"
@@ -273,7 +264,7 @@ int convert_export(const Plan *p, const char *from, const char *hf, FileType dt,
         err(NULL, "cannot make %s: %s", hf, strerror(errno));
     for (int k = 0; k < nfile && !bad; k++)
         bad = ckpt_complain(tensors_write(
-            a, pool, out, k, strf(a, "%s/%s", to.temp, file_name(a, k, nfile)),
+            a, pool, out, k, strf(a, "%s/%s", to.temp, shard_name(a, k, nfile)),
             PWplain));
     pool_close(pool);
     if (!bad && nfile > 1)

@@ -296,22 +296,17 @@ const char *hf_config_differs(Arena *a, JsonValue model, JsonValue folder,
 const char *hf_config_unread(Arena *a, JsonValue config)
 {
     JsonValue q = jv_get(config, "quantization_config");
+    JsonValue kind = jv_get(q, "quant_method");
     JsonValue block = jv_get(q, "weight_block_size");
 
-    if (jv_kind(q) != JSONobject)
+    if (jv_kind(q) != JSONobject ||
+        (jv_is(kind, "fp8") && jv_same(a, block, json_of("[128, 128]"))))
         return NULL;
-    if (!jv_is(jv_get(q, "quant_method"), "fp8"))
-        return strf(a,
-                    "has a quantization_config of kind %s; weights in fp8 with "
-                    "scales of blocks are read, others after "
-                    "model.dequantize().save_pretrained(DIR) in transformers",
-                    shown(a, jv_get(q, "quant_method")));
-    return jv_same(a, block, json_of("[128, 128]"))
-               ? NULL
-               : strf(a,
-                      "has a quantization_config with weight_block_size %s; "
-                      "scales of blocks of 128 x 128 are read",
-                      shown(a, block));
+    return strf(a,
+                "has a quantization_config of kind %s, weight_block_size %s; "
+                "fp8 in blocks [128, 128] is read, others after "
+                "model.dequantize().save_pretrained(DIR) in transformers",
+                shown(a, kind), shown(a, block));
 }
 
 /* ---- out ----------------------------------------------------------------- */

@@ -213,9 +213,6 @@ const char *hf_keep(const Plan *p, const char *dir)
     return why;
 }
 
-/* transformers: _keep_in_fp32_modules_strict, beside states. */
-static const char router[] = ".mlp.gate.weight";
-
 const char *hf_float32_list(const Plan *p, const char *run)
 {
     static const char *const families[] = { "deepseek_v2", "deepseek_v3",
@@ -226,18 +223,14 @@ const char *hf_float32_list(const Plan *p, const char *run)
     JsonValue config = ours.s || !kept ? ours : hf_config_read(kept);
     const char *type = jv_text(forever, jv_get(config, "model_type"), NULL);
     int family = type && word_index(type, families, 3) >= 0;
+    Text out = { .arena = forever };
     size_t n;
 
-    return strf(forever, "\n%s\n%s", family ? router : "",
-                path ? file_need(forever, path, &n) : "");
-}
-
-int hf_is_float32(const char *list, const char *name)
-{
-    const char *s = ends_with(name, router) ? router : name;
-
-    return strstr(list, strf(forever, "\n%s\n", s)) ||
-           strstr(list, strf(forever, "\n%s\n", name));
+    put(&out, "\n%s", path ? file_need(forever, path, &n) : "");
+    for (int i = 0; i < p->nhf && family; i++)
+        if (ends_with(p->hf[i].hf, ".mlp.gate.weight"))
+            put(&out, "%s\n", p->hf[i].hf);
+    return out.s;
 }
 
 /* ---- out ----------------------------------------------------------------- */

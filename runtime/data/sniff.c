@@ -110,7 +110,7 @@ static int is_json(const char *s, size_t n)
     size_t at = spaces(s, n, 0);
     int array = at < n && s[at] == '[';
     JsonValue v;
-    JsonError e = { .at = n };
+    JsonError e;
 
     at = array ? spaces(s, n, at + 1) : at;
     int object = at < n && s[at] == '{';
@@ -120,9 +120,9 @@ static int is_json(const char *s, size_t n)
         return array || object;
     if (s[at] != '"' || (!object && !array))
         return 0;
-    if (jv_scan(s + at, n - at, &v, &e))
-        return e.at == n - at;
-    at = spaces(s, n, (size_t)(v.s - s) + v.n);
+    if (!jv_open(s + at, n - at, &v, &e)) /* a string and its end */
+        return 1;
+    at += e.at; /* behind the string */
     return at == n || (object ? s[at] == ':' : strchr(",]", s[at]) != NULL);
 }
 

@@ -214,36 +214,34 @@ static int damaged(const Scanner *c, const char *s, JsonError *e)
     return -1;
 }
 
-static int scan_text(const char *s, size_t n, int whole, JsonValue *v,
-                     JsonError *e)
+/* The value that begins here, without the spaces behind it. */
+static JsonValue take_value(Scanner *c)
 {
-    Scanner c;
-    int mark = n >= 3 && !memcmp(s, "\xef\xbb\xbf", 3), bad;
+    const char *from = c->s;
 
-    scanner_open(&c, s + (mark ? 3 : 0), s + n);
-    *v = (JsonValue){ 0 };
-    spaces(&c);
-    const char *from = c.s;
-    bad = !scan_value(&c);
-    size_t len = (size_t)(c.s - from);
-    while (len && strchr(" \n\r\t", from[len - 1]))
-        len--;
-    if (!bad && whole && c.s < c.end)
-        bad = !fail(&c, "more than one value");
-    if (!bad)
-        *v = (JsonValue){ from, len };
-    scanner_close(&c);
-    return bad ? damaged(&c, s, e) : 0;
-}
-
-int jv_scan(const char *s, size_t n, JsonValue *v, JsonError *e)
-{
-    return scan_text(s, n, 0, v, e);
+    if (!scan_value(c))
+        return (JsonValue){ 0 };
+    size_t n = (size_t)(c->s - from);
+    while (strchr(" \n\r\t", from[n - 1]))
+        n--;
+    return (JsonValue){ from, n };
 }
 
 int jv_open(const char *s, size_t n, JsonValue *v, JsonError *e)
 {
-    return scan_text(s, n, 1, v, e);
+    Scanner c;
+    int mark = n >= 3 && !memcmp(s, "\xef\xbb\xbf", 3);
+
+    scanner_open(&c, s + (mark ? 3 : 0), s + n);
+    spaces(&c);
+    *v = take_value(&c);
+    if (v->s && c.s < c.end)
+        fail(&c, "more than one value");
+    scanner_close(&c);
+    if (!c.why)
+        return 0;
+    *v = (JsonValue){ 0 };
+    return damaged(&c, s, e);
 }
 
 int jv_load(Arena *a, const char *path, JsonValue *v, JsonError *e)
@@ -294,8 +292,10 @@ int jv_next(JsonValue in, size_t *at, JsonValue *key, JsonValue *v)
         key->n = (size_t)(c.s - key->s);
         spaces(&c);
         c.s++; /* the colon */
+        spaces(&c);
     }
-    jv_scan(c.s, (size_t)(c.end - c.s), v, &(JsonError){ 0 });
+    *v = take_value(&c);
+    scanner_close(&c);
     *at = (size_t)(v->s - in.s) + v->n;
     return 1;
 }

@@ -35,11 +35,8 @@ typedef struct JsonError {
     int64_t line, column; /* from 1, column in bytes; line 0: no place */
 } JsonError;
 
-/* Check a text that is one value: 0, or -1 and *e. jv_scan takes the value in
- * front and leaves what follows, for a stream of values; a number that ends
- * with the text may go on. */
+/* Check a text that is one value: 0, or -1 and *e. */
 int jv_open(const char *s, size_t n, JsonValue *v, JsonError *e);
-int jv_scan(const char *s, size_t n, JsonValue *v, JsonError *e);
 /* jv_open on a file's text, which lives in the arena. No file: 0 and no value.
  */
 int jv_load(Arena *a, const char *path, JsonValue *v, JsonError *e);

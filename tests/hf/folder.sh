@@ -112,7 +112,7 @@ is "weights of another quantization" 1 "$PLEAT" import "$dir/other" "$dir/other.
 says "names it" 'quantization_config of kind "awq"'
 folder 's/"model_type"/"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 128]}, &/'
 is "scales of other blocks" 1 "$PLEAT" import "$dir/other" "$dir/other.lua"
-says "are named" "weight_block_size [64, 128]; scales of blocks of 128 x 128 are read"
+says "are named" "weight_block_size [64, 128]; fp8 in blocks [128, 128] is read"
 is "by a run too" 1 "$PLEAT" logits "$dir/my.lua" from="$dir/other" $host axes.seq=16 --prompt a
 says "are named" "weight_block_size [64, 128]"
 folder 's/"model_type"/"router_aux_loss_coef": 0.02, &/'
