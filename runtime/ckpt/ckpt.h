@@ -362,9 +362,9 @@ const char *hf_keep(const Plan *p, const char *dir);
 /* err() where an export of the run could not read its tokenizer or the JSON
  * files that it kept. */
 void hf_check(const Plan *p, const char *run);
-/* Names of tensors, each between two newlines, that stay in fp32 where an export
- * of the run narrows others: those that the folder of the weights had so beside
- * narrower ones, and _keep_in_fp32_modules_strict of transformers. */
+/* Names of tensors, each between two newlines, that stay in fp32 where an
+ * export of the run narrows others: those that the folder of the weights had so
+ * beside narrower ones, and _keep_in_fp32_modules_strict of transformers. */
 const char *hf_float32_list(const Plan *p, const char *run);
 void hf_need_empty(const char *to); /* or err() */
 /* config.json, generation_config.json, the tokenizer, beside weights of dtype

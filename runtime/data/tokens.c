@@ -19,7 +19,8 @@ double tokens_at(const Tokens *tokens, int64_t i)
 {
     int bytes = elem_bytes(tokens->e);
 
-    return number_get("uiuiiuiff"[tokens->e], bytes, tokens -> data + i * bytes);
+    return number_get("uiuiiuiff"[tokens->e], bytes,
+                      tokens -> data + i * bytes);
 }
 
 void tokens_take(const Tokens *tokens, int64_t at, int64_t n, int32_t *out)

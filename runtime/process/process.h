@@ -82,8 +82,8 @@ const char *map_whole(Arena *a, const char *path, const uint8_t **p,
 /* ---- elem.c: an element in memory ---------------------------------------- */
 
 double elem_get(Dtype dt, const void *p, int64_t i);
-/* The number at p, aligned or not. kind: 'f' 'i' 'u'; 8, 4, 2 or 1 bytes, a real
- * 8 or 4. */
+/* The number at p, aligned or not. kind: 'f' 'i' 'u'; 8, 4, 2 or 1 bytes, a
+ * real 8 or 4. */
 double number_get(char kind, int bytes, const void *p);
 void elem_set(Dtype dt, void *p, int64_t i, double v);
 
