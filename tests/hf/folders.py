@@ -1,6 +1,7 @@
 """Hugging Face folders through Pleat and back (needs torch and transformers 5).
 
     python3 tests/hf/folders.py [--keep DIR] [name ...]      PLEAT=build/pleat
+    python3 tests/hf/folders.py --fixtures      writes tests/hf/folders, which folders.sh reads
 
 Each case is a folder that save_pretrained of transformers wrote, with a config class's sizes
 reduced, and what publishers change in one: shards, bf16, tied embeddings, FP8 blocks, the keys
@@ -65,26 +66,27 @@ def config_of(kind, **more):
 
 # ---- folders -----------------------------------------------------------------------
 
-def save_tokenizer(folder):
+def save_tokenizer(folder, vocab=VOCAB):
     t = Tokenizer(models.BPE())
     t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     t.decoder = decoders.ByteLevel()
     text = [(HERE.parents[1] / "README.md").read_text()]
     t.train_from_iterator(text, trainers.BpeTrainer(
-        vocab_size=VOCAB, special_tokens=["<pad>", "<bos>", "<eos>"], show_progress=False,
+        vocab_size=vocab, special_tokens=["<pad>", "<bos>", "<eos>"], show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=t, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>").save_pretrained(folder)
 
 
-def save(folder, config, dtype=torch.float32, shard="5GB"):
+def save(folder, config, dtype=torch.float32, shard="5GB", vocab=VOCAB, steps=0):
     torch.manual_seed(1)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
     for name, x in model.state_dict().items():          # norms and biases that matter
-        if x.ndim == 1:
-            x += 0.1 * torch.randn(x.shape).to(x.dtype)
+        x += (0.1 if x.ndim == 1 else 0.2 if steps else 0) * torch.randn(x.shape).to(x.dtype)
+        if steps:                                       # of 1, in which weights are whole
+            x.copy_((x * steps).round() / steps)
     model.save_pretrained(folder, max_shard_size=shard)
-    save_tokenizer(folder)
+    save_tokenizer(folder, vocab)
 
 
 def edit(folder, remove=(), **change):
@@ -202,6 +204,48 @@ CASES |= {
     "dsv3-fp8": ("dsv3", BIG, BF16, as_fp8, None),
     "kimi": ("dsv3", dict(BIG, n_group=1, topk_group=1, routed_scaling_factor=2.827), BF16, as_kimi, None),
 }
+
+
+# ---- fixtures ----------------------------------------------------------------------
+
+TINY = dict(vocab_size=272, hidden_size=16, num_attention_heads=2, intermediate_size=24, moe_intermediate_size=12,
+            shared_expert_intermediate_size=16, num_experts=4, num_local_experts=4, n_routed_experts=4)
+LITTLE = dict(kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=8, num_key_value_heads=2)
+# name: (kind, changes of the configuration, how it is saved, what is done to the folder)
+FIXTURES = {
+    "mixtral": ("mixtral", dict(sliding_window=3), dict(BF16, shard="8KB"), None),
+    "qwen2": ("qwen2", {}, {}, without_defaults),
+    "qwen3": ("qwen3", dict(head_dim=8, tie_word_embeddings=True, num_key_value_heads=1), BF16, as_cache),
+    "olmoe": ("olmoe", {}, BF16, as_version_4),
+    "dsv2": ("dsv2", LITTLE, BF16, None),
+    "dsv3": ("dsv3", dict(LITTLE, q_lora_rank=12, rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=1.0)),
+             BF16, None),
+    "kimi": ("dsv3", dict(LITTLE, q_lora_rank=12, n_group=1), BF16, as_kimi),
+    "llama": ("llama", dict(attention_bias=True, num_key_value_heads=1), {}, None),
+}
+
+
+def write_fixtures():
+    """Folders whose weights are multiples of 1/8, so that they compress, with the five largest
+    logits of the prompt as transformers computes them in fp64."""
+    for name, (kind, change, how, after) in FIXTURES.items():
+        sizes = {k: v for k, v in TINY.items() if k in KIND[kind][1]}
+        with tempfile.TemporaryDirectory() as base:
+            folder = pathlib.Path(base) / "folder"
+            save(folder, config_of(kind, **{**sizes, **change}), steps=8, vocab=272, **how)
+            if after:
+                after(folder)
+            path = folder / "tokenizer.json"
+            path = path if path.exists() else path.with_name("tiktoken.model")
+            ids = Tokenizer.from_file(str(path)).encode(PROMPT).ids
+            with torch.no_grad():
+                top = load(folder, torch.float64)(input_ids=torch.tensor([ids])).logits[0, -1].topk(5)
+            lines = [f"{i} {x:.6f}\n" for i, x in zip(top.indices.tolist(), top.values.tolist())]
+            (pathlib.Path(base) / "logits").write_text("".join(lines))
+            shutil.rmtree(f"{folder}-plain", ignore_errors=True)
+            (HERE / "folders").mkdir(exist_ok=True)
+            subprocess.run(["tar", "--sort=name", "--owner=0", "--group=0", "--mtime=@0", "-C", base, "-I", "gzip -9n",
+                            "-cf", HERE / "folders" / f"{name}.tar.gz", "."], check=True)
 
 
 # ---- one case ----------------------------------------------------------------------
@@ -324,8 +368,11 @@ def one_case(name, base):
 def main():
     args = argparse.ArgumentParser()
     args.add_argument("--keep")
+    args.add_argument("--fixtures", action="store_true")
     args.add_argument("name", nargs="*", default=list(CASES))
     args = args.parse_args()
+    if args.fixtures:
+        return write_fixtures()
     base = pathlib.Path(args.keep or tempfile.mkdtemp())
     count = {}
     for name in args.name or CASES:
