@@ -224,11 +224,8 @@ void ops_inside(lua_State *L); /* these two for the prelude only */
 void compose_open(lua_State *L);
 int lua_hf(lua_State *L);
 int lua_optimizer(lua_State *L);
-/* Adds the optimizers of g's parameters, as nodes of g, to a graph without a
- * model file: those of the prelude. */
-void optimizers_add(Graph *g);
-void optimizers_finish(Front *front);
-Body *open_body(Front *front); /* what is traced from now on goes there */
+int optimizers_finish(lua_State *L); /* once the model is known */
+Body *open_body(Front *front);       /* what is traced from now on goes there */
 void hf_finish(Front *front);
 void hf_config(lua_State *L, Front *front); /* of the table on top */
 void hf_config_check(Front *front);

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../frontend/frontend.h"
+#include "unit/optimizers.h"
 
 extern const char attn_gpu_pre[], attn_warp_pre[], attn_wgmma_pre[],
     hopper_pre[], wgmma_pre[], gmm_pre[], scale_pre[], update_pre[];

@@ -101,7 +101,8 @@ static char *essence(Graph *g)
     size_t n = 0;
 
     for (size_t i = 0; i < vec_len(v); i++)
-        if (v[i]->op != Ometric && v[i]->op != Ooutput)
+        if (v[i]->op != Ometric && v[i]->op != Ooutput &&
+            v[i]->op != Ooptimizer)
             v[n++] = v[i];
     vec_cut(v, n);
     g_tidy(g);
@@ -131,7 +132,7 @@ static const char *first_other(const char *a, const char *b)
 }
 
 /* How many sequences a rank takes at once may change: then both are of that
- * batch. */
+ * batch. So may the optimizer, whose axes are the graph's. */
 static int compare_job(void *arg, FILE *out)
 {
     const Models *models = arg;
@@ -147,6 +148,8 @@ static int compare_job(void *arg, FILE *out)
     if (batch)
         opts_set(then, intern(strf(forever, "axes.%s", batch->name)),
                  strf(forever, "%ld", batch->n), NULL);
+    opts_set(then, "train.optimizer", opts_str(now.g->opts, "train.optimizer"),
+             NULL);
     Trace past =
         trace_sources(models->past->source, models->past->nsource, then);
     char *x = essence(past.g), *y = essence(now.g);

@@ -56,10 +56,10 @@ function state(path, axes, init) end
 function update(s, value) end
 ---An optimizer of the parameters that match options.params, or of all others where train.optimizer names it. f makes
 ---the new parameter and a table of the new states of p, its gradient g after clipping, the states s, 0 at first (all
----fp32, of p's axes), and the step's numbers h: tensors lr, decay (lr times weight decay), step (from 1), correction1 and
----correction2 (1 - beta^step); numbers beta1, beta2, eps, momentum. options.state: names of the states, each "fp32" or
+---fp32, of p's axes), and the step's numbers h: tensors lr, decay (lr times weight decay), step (from 0), correction1 and
+---correction2 (1 - beta^(step + 1)); numbers beta1, beta2, eps, momentum. options.state: names of the states, each "fp32" or
 ---"moments" (as precision.moments says). options.others: f takes matrices only (two axes beside experts and heads, no
----vocabulary: h.rows, h.cols, sizes h.nrows, h.ncols) and that optimizer the other parameters. An elementwise f runs on
+---vocabulary, named h.rows and h.cols) and that optimizer the other parameters. An elementwise f runs on
 ---ZeRO's shards; another has its states whole on every rank that has the parameter.
 ---
 ---    optimizer("signs", function(p, g, s, h) return p - h.lr * sign(g), {} end)

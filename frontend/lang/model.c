@@ -371,33 +371,6 @@ static void execute(Front *front)
     run_protected(front);
 }
 
-static int finish(lua_State *L)
-{
-    optimizers_finish(front_of(L));
-    return 0;
-}
-
-/* The optimizers of a graph with a loss; Lua ends. */
-static void add_optimizers(Front *front)
-{
-    lua_pushcfunction(front->L, finish);
-    for (size_t i = vec_len(front->g->node); i-- > 0;)
-        if (front->g->node[i]->op == Oloss) {
-            run_protected(front);
-            break;
-        }
-    lua_close(front->L);
-}
-
-void optimizers_add(Graph *g)
-{
-    Front f = { .quiet = 1 };
-
-    start(&f, "", g->opts, TRACEquiet);
-    f.g = g;
-    add_optimizers(&f);
-}
-
 static Trace run_model(Front *front, const char *file, const Opts *cmdline,
                        int flags)
 {
@@ -412,7 +385,9 @@ static Trace run_model(Front *front, const char *file, const Opts *cmdline,
     axes_order(front);
     compose_finish(front);
     find_roles(front);
-    add_optimizers(front);
+    lua_pushcfunction(front->L, optimizers_finish);
+    run_protected(front);
+    lua_close(front->L);
     bound_ids(front);
     check_whole(front->g);
     if (!front->ngiven)

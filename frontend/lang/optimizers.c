@@ -9,8 +9,8 @@
  *       %d = arg index=3        learning rate times weight decay
  *       %m = arg index=4        the states, by name
  *       ..
- *       %x = result %new name=p
  *       %y = result %moment name=m
+ *       %x = result %new name=p
  *     }
  *     %o = optimizer optimizer.1 name=sgd params=* states=m
  *
@@ -100,7 +100,7 @@ static const Optimizer *named(Front *front, const char *name, const char *what,
 /* ---- the two axes of a matrix -------------------------------------------- */
 
 /* Experts and heads have a matrix each; a vocabulary's rows are no matrix. */
-static int is_matrix(const Param *p, Dim *of)
+static int is_matrix(const Param *p, const Axis **of)
 {
     int n = 0;
 
@@ -112,7 +112,7 @@ static int is_matrix(const Param *p, Dim *of)
         case ROLEvocab: return 0;
         default:
             if (n < 2)
-                of[n] = p->dim[i];
+                of[n] = p->dim[i].a;
             n++;
         }
     return n == 2;
@@ -143,22 +143,13 @@ static void set_number(lua_State *L, double v, const char *name)
     lua_setfield(L, -2, name);
 }
 
-static void set_axis(lua_State *L, const Dim *d, const char *name,
-                     const char *size)
+static void push_hyper(lua_State *L, Front *front, const Param *p)
 {
-    lua_pushstring(L, d->a->name);
-    lua_setfield(L, -2, name);
-    lua_pushinteger(L, d->n);
-    lua_setfield(L, -2, size);
-}
-
-static void push_hyper(lua_State *L, Front *front, const Optimizer *o,
-                       const Param *p)
-{
+    static const char *const name[] = { "rows", "cols" };
     const Opts *opts = front->g->opts;
     Graph *g = current(front);
     double betas[2];
-    Dim d[2];
+    const Axis *a[2];
 
     opts_pair(opts, "train.betas", betas);
     lua_newtable(L);
@@ -166,19 +157,16 @@ static void push_hyper(lua_State *L, Front *front, const Optimizer *o,
     set_node(L, argument(front, UPDATEdecay, NULL, 0), "decay");
     set_node(L, g_step_value(g, front->loc, STEPbc1), "correction1");
     set_node(L, g_step_value(g, front->loc, STEPbc2), "correction2");
-    set_node(L,
-             ew(front, Oadd,
-                cast_to(front, g_step_value(g, front->loc, STEPstep), Df32),
-                constant(front, Df32, 1), NULL),
+    set_node(L, cast_to(front, g_step_value(g, front->loc, STEPstep), Df32),
              "step");
     set_number(L, betas[0], "beta1");
     set_number(L, betas[1], "beta2");
     set_number(L, opts_num(opts, "train.eps"), "eps");
     set_number(L, opts_num(opts, "train.momentum"), "momentum");
-    if (!o->others || !is_matrix(p, d))
-        return;
-    set_axis(L, &d[0], "rows", "nrows");
-    set_axis(L, &d[1], "cols", "ncols");
+    for (int i = 0; is_matrix(p, a) && i < 2; i++) {
+        lua_pushstring(L, a[i]->name);
+        lua_setfield(L, -2, name[i]);
+    }
 }
 
 /* The tensor on top, which leaves the stack, as a result of the body; like: of
@@ -201,28 +189,18 @@ static void add_result(lua_State *L, Front *front, const Optimizer *o,
     lua_pop(L, 1);
 }
 
-/* The new states, a table on top, are those of the optimizer. */
-static void check_states(lua_State *L, const Optimizer *o)
-{
-    size_t nstate = vec_len(o->state);
-    int n = 0;
-
-    if (!lua_istable(L, -1))
-        err(o->loc,
-            "optimizer '%s': the function must return the new p and a table of "
-            "the new states",
-            o->name);
-    const char **name = sorted_keys(L, lua_gettop(L), &n);
-    for (int i = 0; i < n; i++)
-        if (word_index(name[i], o->state, (int)nstate) < 0)
-            err(o->loc, "optimizer '%s': there is no state '%s'", o->name,
-                name[i]);
-}
-
 static void add_results(lua_State *L, Front *front, const Optimizer *o,
                         const Node *like)
 {
-    check_states(L, o);
+    int n = -1;
+
+    if (lua_istable(L, -1))
+        sorted_keys(L, lua_gettop(L), &n);
+    if (n != (int)vec_len(o->state))
+        err(o->loc,
+            "optimizer '%s': the function must return the new p and a table of "
+            "the new states: { %s }",
+            o->name, o->states);
     for (size_t i = 0; i < vec_len(o->state); i++) {
         lua_getfield(L, -1, o->state[i]);
         add_result(L, front, o, like, o->state[i]);
@@ -279,7 +257,7 @@ static Graph *body_for(Front *front, const Optimizer *o, const Param *p)
     push_node(L, like);
     push_node(L, argument(front, UPDATEgrad, p->dim, p->nd));
     push_states(L, front, o, p);
-    push_hyper(L, front, o, p);
+    push_hyper(L, front, p);
     lua_call(L, 4, 2);
     add_results(L, front, o, like);
     front->body = NULL;
@@ -312,7 +290,7 @@ static void add_nodes(Front *front, const Optimizer *o, const char *params)
 {
     Graph *g = front->g;
     size_t first, i;
-    Dim d[2];
+    const Axis *a[2];
 
     if (o->others)
         add_nodes(front, named(front, o->others, o->name, o->loc), params);
@@ -320,7 +298,7 @@ static void add_nodes(Front *front, const Optimizer *o, const char *params)
     for (size_t k = 0; k < vec_len(g->param); k++) {
         const Param *p = g->param[k];
         if (p->kind != TKparam || !pattern_match(params, p->path) ||
-            (o->others && !is_matrix(p, d)))
+            (o->others && !is_matrix(p, a)))
             continue;
         for (i = first; i < vec_len(g->node); i++)
             if (optimizer_fits(g->node[i], p))
@@ -332,8 +310,9 @@ static void add_nodes(Front *front, const Optimizer *o, const char *params)
 
 /* The one that train.optimizer names, then those with parameters of their
  * own. */
-void optimizers_finish(Front *front)
+int optimizers_finish(lua_State *L)
 {
+    Front *front = front_of(L);
     const Opts *opts = front->g->opts;
     const Loc *loc = opts_loc(opts, "train.optimizer");
 
@@ -349,4 +328,5 @@ void optimizers_finish(Front *front)
         check_pattern(front->g, "optimizer", o->params, o->loc);
         add_nodes(front, o, o->params);
     }
+    return 0;
 }

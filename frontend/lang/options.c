@@ -206,7 +206,7 @@ static int kind_named(const char *name)
 /* Into kinds[]; -1: no such key, which opts_set says. */
 static int kind_of_key(const char *table, const char *name)
 {
-    if (key_pattern(strf(forever, "%s.%s", table, name)))
+    if (key_own(strf(forever, "%s.%s", table, name)))
         return kind_named("num");
     for (const KeyInfo *k = keytab; k->name; k++) {
         if (strcmp(k->table, table) || strcmp(k->name, name))

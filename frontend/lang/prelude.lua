@@ -298,8 +298,8 @@ end, { state={ m="moments" } })
 -- [.. rows cols], in bf16
 local function orthogonal(x, h)
   local rows, cols = h.rows, h.cols
-  if h.nrows > h.ncols then rows, cols = cols, rows end
-  local n = math.min(h.nrows, h.ncols)
+  if size(x, rows) > size(x, cols) then rows, cols = cols, rows end
+  local n = size(x, rows)
   local to, via = own_axis(rows .. "_to", n), own_axis(rows .. "_via", n)
   local y = bf16(x)
   y = y / maximum(sqrt(sum(f32(y) * f32(y), rows .. " " .. cols)), 1e-7)
@@ -318,5 +318,6 @@ end
 optimizer("muon", function(p, g, s, h)
   local m = s.m * h.momentum + g * (1 - h.momentum)
   local d = orthogonal(g * (1 - h.momentum) + m * h.momentum, h)
-  return p * (1 - h.decay) - h.lr * (0.2 * math.sqrt(math.max(h.nrows, h.ncols))) * d, { m=m }
+  local long = math.max(size(p, h.rows), size(p, h.cols))
+  return p * (1 - h.decay) - h.lr * (0.2 * math.sqrt(long)) * d, { m=m }
 end, { state={ m="moments" }, others="adamw" })

@@ -78,31 +78,22 @@ static int must_find(const char *key)
     return i;
 }
 
-/* Keys that end with a name of the model's. */
-static const struct {
-    const char *prefix, *kind;
-} families[] = { { "axes.", "int 1" },
-                 { "train.lr.", "num 0" },
-                 { "train.decay.", "num 0" } };
-
-/* The kind of such a key; null: it is none. */
-static const char *named_kind(const char *key)
+const char *key_own(const char *key)
 {
+    static const char *const families[] = { "axes.", "train.lr.",
+                                            "train.decay." };
+
     for (int i = 0; i < countof(families); i++) {
-        size_t n = strlen(families[i].prefix);
-        if (!strncmp(key, families[i].prefix, n) && key[n])
-            return families[i].kind;
+        size_t n = strlen(families[i]);
+        if (!strncmp(key, families[i], n) && key[n])
+            return key + n;
     }
     return NULL;
 }
 
-const char *key_pattern(const char *key)
+static int is_axis(const char *key)
 {
-    const char *kind = named_kind(key);
-
-    return kind && strncmp(key, "axes.", 5) != 0
-               ? strchr(strchr(key, '.') + 1, '.') + 1
-               : NULL;
+    return !strncmp(key, "axes.", 5);
 }
 
 static const OptValue *named_value(const Opts *o, const char *key)
@@ -157,7 +148,7 @@ static _Noreturn void unknown(const char *key, const Loc *loc)
 
 const char *opts_str(const Opts *o, const char *key)
 {
-    if (named_kind(key)) {
+    if (key_own(key)) {
         const OptValue *v = named_value(o, key);
         return v ? v->text : 0;
     }
@@ -273,7 +264,7 @@ double opts_factor(const Opts *o, const char *prefix, const char *path)
 const char *opts_paths(Arena *a, const char *key, const char *value, PathFn *fn,
                        void *ctx)
 {
-    int i = named_kind(key) ? -1 : must_find(key);
+    int i = key_own(key) ? -1 : must_find(key);
     if (i < 0 || !value)
         return value;
     return kind_paths(a, key, keytab[i].kind, value, 0, fn, ctx);
@@ -281,7 +272,7 @@ const char *opts_paths(Arena *a, const char *key, const char *value, PathFn *fn,
 
 static const OptValue *given(const Opts *o, const char *key)
 {
-    return named_kind(key) ? named_value(o, key) : &o->value[must_find(key)];
+    return key_own(key) ? named_value(o, key) : &o->value[must_find(key)];
 }
 
 int opts_given(const Opts *o, const char *key)
@@ -324,7 +315,7 @@ static void set_named(Opts *o, const char *key, OptValue v)
 {
     size_t k = 0;
 
-    kind_check(o->arena, key, named_kind(key), v.text, v.loc);
+    kind_check(o->arena, key, is_axis(key) ? "int 1" : "num 0", v.text, v.loc);
     for (size_t i = 0; i < vec_len(o->named); i++)
         if (strcmp(o->named[i].key, key) != 0)
             o->named[k++] = o->named[i];
@@ -361,7 +352,7 @@ void opts_set(Opts *o, const char *key, const char *value, const Loc *loc)
 {
     key = longhand(key, &value);
     OptValue v = { strf(o->arena, "%s", value), loc };
-    if (named_kind(key)) {
+    if (key_own(key)) {
         set_named(o, key, v);
         return;
     }

@@ -40,8 +40,8 @@ int opts_limit(const Opts *opts, const char *key, const char *what, double *v);
 /* The i-th of a key's patterns ("*.bias norm.*"); null: past the end. */
 const char *opts_pattern(const Opts *opts, const char *key, int i);
 int pattern_match(const char *p, const char *s); /* * is any text */
-/* "*.w1" of "train.lr.*.w1"; null: the key has none. */
-const char *key_pattern(const char *key);
+/* "*.w1" of "train.lr.*.w1", "seq" of "axes.seq"; null: the key has none. */
+const char *key_own(const char *key);
 /* The number of the last key prefix<pattern> that matches a path; 1: none. */
 double opts_factor(const Opts *opts, const char *prefix, const char *path);
 int opts_match(const Opts *opts, const char *key,

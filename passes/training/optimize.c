@@ -136,13 +136,6 @@ void step_clip(TrainStep *step)
 
 /* ---- states ------------------------------------------------------------ */
 
-static Dtype companion_dtype(const Graph *g, TensorKind kind)
-{
-    int low = opts_moment_dtype(g->opts) != MOMENTfp32;
-
-    return kind == TKremainder ? Di16 : low && kind != TKmaster ? Dbf16 : Df32;
-}
-
 /* A master, or what is kept of it, starts as a copy of its parameter, or of all
  * of the bucket. */
 static void set_start(Param *param, const Bucket *bucket)
@@ -163,7 +156,7 @@ static void set_start(Param *param, const Bucket *bucket)
 
 /* A value of the optimizer beside a bucket's parameters. */
 static Node *companion(TrainStep *step, const Bucket *bucket, TensorKind kind,
-                       const char *state)
+                       const char *state, Dtype dt)
 {
     Graph *g = step->g;
     Param *q = alloc(g->arena, sizeof *q);
@@ -171,7 +164,7 @@ static Node *companion(TrainStep *step, const Bucket *bucket, TensorKind kind,
 
     *q = *bucket->param[0];
     q->kind = kind;
-    q->dt = companion_dtype(g, kind);
+    q->dt = dt;
     q->path = intern(strf(g->arena, "%s%s%s", tensor_kinds[kind].prefix, state,
                           bucket->name));
     set_start(q, bucket);
@@ -206,41 +199,27 @@ static void write_moment(TrainStep *step, Node *state, Node *value)
 
 /* ---- the optimizer's body ------------------------------------------------ */
 
-/* A body, with what stands for its arguments and states. */
+/* What stands for the arguments of a body, and the states that it changes. */
 typedef struct BucketUpdate {
     Node *arg[UPDATEstates + MOSTSTATES];
     Node *state[MOSTSTATES];
-    const char *name[MOSTSTATES]; /* of each state */
     int nstate;
-    Node *w; /* the parameter's new value */
 } BucketUpdate;
 
 /* The states beside a bucket, which begin at 0. */
 static BucketUpdate open_update(TrainStep *step, const Bucket *bucket)
 {
+    int low = opts_moment_dtype(step->g->opts) != MOMENTfp32;
     const char *s = bucket->rule.optimizer->at.optimizer.states, *word;
     BucketUpdate u = { .nstate = 0 };
 
     while (s && (word = next_word(&s, " "))) {
         int n = (int)strcspn(word, ":");
-        u.name[u.nstate] = internn(word, (size_t)n);
         u.state[u.nstate++] = companion(step, bucket, TKmoment,
-                                        strf(step->g->arena, "%.*s.", n, word));
+                                        strf(step->g->arena, "%.*s.", n, word),
+                                        low && !word[n] ? Dbf16 : Df32);
     }
     return u;
-}
-
-static void take_result(TrainStep *step, BucketUpdate *update, const char *name,
-                        Node *value)
-{
-    int i = 0;
-
-    while (i < update->nstate && update->name[i] != name)
-        i++;
-    if (i < update->nstate)
-        write_moment(step, update->state[i], value);
-    else
-        update->w = value;
 }
 
 /* n of a body, on these operands. What has no axes is the same for all
@@ -253,7 +232,9 @@ static Node *copied(TrainStep *step, const Node *n, Node *const *to)
         in[k] = to[n->in[k]->id];
     if (n->op == Ocall)
         return inline_body(step->g, n->body, in, step->scope, step->l);
-    c = in_post(infer(step->g, g_copyof(step->g, n, in)));
+    c = g_copyof(step->g, n, in);
+    c->loc = step->l;
+    in_post(infer(step->g, c));
     c->scope = optab[c->op].cls == SRC ? step->g->top
                : c->nd                 ? step->scope
                                        : g_partscope(step->g, PARTpost, "post");
@@ -267,6 +248,7 @@ static Node *updated(TrainStep *step, const Bucket *bucket,
     const UpdateRule *rule = &bucket->rule;
     Graph *body = rule->optimizer->body;
     Node **to = alloc(step->g->arena, (vec_len(body->node) + 1) * sizeof *to);
+    int k = 0;
 
     update->arg[UPDATEparam] = w;
     update->arg[UPDATEgrad] = bucket->sum;
@@ -287,12 +269,14 @@ static Node *updated(TrainStep *step, const Bucket *bucket,
     for (size_t i = 0; i < vec_len(body->node); i++) {
         const Node *n = body->node[i];
         if (n->op == Oresult)
-            take_result(step, update, n->at.result.name, to[n->in[0]->id]);
+            w = to[n->in[0]->id];
         else
             to[i] = n->op == Oarg ? update->arg[n->at.arg.index]
                                   : copied(step, n, to);
+        if (n->op == Oresult && k < update->nstate)
+            write_moment(step, update->state[k++], w);
     }
-    return update->w;
+    return w;
 }
 
 static void write_members(TrainStep *step, const Bucket *bucket, Node *value)
@@ -342,7 +326,8 @@ static void write_halves(TrainStep *step, Node *p, Node *remainder,
 static void optimize_halves(TrainStep *step, const Bucket *bucket)
 {
     BucketUpdate update = open_update(step, bucket);
-    Node *p = bucket->node[0], *left = companion(step, bucket, TKremainder, "");
+    Node *p = bucket->node[0],
+         *left = companion(step, bucket, TKremainder, "", Di16);
     Node *w = post_op2(step, Ojoin_bf16, high(step, p), high(step, left));
     Node *w1 = updated(step, bucket, &update, w);
 
@@ -357,7 +342,8 @@ static void optimize_bucket(TrainStep *step, const Bucket *bucket)
     Node *old = bucket->shards        ? bucket->node[0]
                 : bucket->flat && low ? NULL
                                       : packed(step, bucket, bucket->node);
-    Node *w = low ? companion(step, bucket, TKmaster, "") : high(step, old);
+    Node *w =
+        low ? companion(step, bucket, TKmaster, "", Df32) : high(step, old);
     Node *w1 = updated(step, bucket, &update, w);
 
     if (low)

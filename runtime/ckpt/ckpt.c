@@ -264,6 +264,7 @@ typedef struct Files {
     StFile **file;
     int n;
     const char *what;
+    const char *begun; /* a moment that they do not have; null: none */
 } Files;
 
 typedef struct TensorLoad { /* of one rank's tensor */
@@ -288,15 +289,31 @@ static void load_some(void *ctx, int64_t lo, int64_t hi)
     }
 }
 
+/* Has the checkpoint all states that are kept beside the parameter of moment?
+ * Those of another optimizer need not go together. */
+static int has_states(const Role *role, const Files *files,
+                      const Tensor *moment)
+{
+    StFile *file;
+
+    for (int i = 0; i < role->ntensor; i++) {
+        const Tensor *t = &role->tensor[i];
+        if (tensor_is(t, MOMENTS) && t->of == moment->of &&
+            !st_find_in(files->file, files->n, t->name, &file))
+            return 0;
+    }
+    return 1;
+}
+
 enum {
     WEIGHTS = PARAMETERS | 1 << TKcopy,
     VALUES = MODELTENSORS | COPIEDTENSORS | MASTERS,
-    NEEDED = (VALUES | MOMENTS) & ~(1 << TKhistory)
+    NEEDED = VALUES & ~(1 << TKhistory)
 };
 
 /* Fill the tensors of these kinds on every rank here, but for numbers, which
  * masters make (exec_filled). Kinds in `must` have to be in the files. */
-static void load_tensors(Exec *exec, const Files *files, unsigned kinds,
+static void load_tensors(Exec *exec, Files *files, unsigned kinds,
                          unsigned must)
 {
     Arena *a = arena_new();
@@ -317,6 +334,10 @@ static void load_tensors(Exec *exec, const Files *files, unsigned kinds,
                 err(&(Loc){ tensor->file, tensor->line, NULL },
                     "%s has no tensor '%s'", files->what,
                     stored_name(r, tensor));
+            if (tensor_is(tensor, MOMENTS) && !has_states(r, files, tensor)) {
+                files->begun = tensor->name;
+                continue;
+            }
             if (!st || tensor->kind == TKnumbers)
                 continue;
             vec_push(a, load,
@@ -336,19 +357,33 @@ static int is_history(const char *name)
     return !strncmp(name, HISTORYPREFIX, strlen(HISTORYPREFIX));
 }
 
-/* A tensor of the files that no role knows. */
-static void refuse_leftovers(const Plan *p, const Files *files)
+static int is_known(const Plan *p, const char *name)
 {
+    int known = is_history(name);
+
+    for (int r = 0; r < p->nrole && !known; r++)
+        known = role_tensor(&p->role[r], name) >= 0;
+    return known;
+}
+
+/* A tensor of the files that no role knows: another optimizer's states are
+ * dropped. Returns how many. */
+static int refuse_leftovers(const Plan *p, const Files *files)
+{
+    int dropped = 0;
+
     for (int i = 0; i < files->n; i++)
         for (int k = 0; k < files->file[i]->n; k++) {
             const char *name = files->file[i]->t[k].name;
-            int known = is_history(name);
-            for (int r = 0; r < p->nrole && !known; r++)
-                known = role_tensor(&p->role[r], name) >= 0;
-            if (!known)
+            int of = kind_prefix(TKmoment, name);
+            if (is_known(p, name))
+                continue;
+            if (of < 0 || !is_known(p, name + of))
                 err(NULL, "%s has a tensor '%s' that the model has not",
                     files->what, name);
+            dropped++;
         }
+    return dropped;
 }
 
 /* ---- resuming ------------------------------------------------------------ */
@@ -360,10 +395,16 @@ void ckpt_load(Exec *exec, const char *path, const State *state)
 
     for (int i = MODEL; i <= OPTIM; i++)
         file[i] = st_need(a, strf(a, "%s/%s", path, ckptfile[i]));
-    Files src = { file, 2, path };
-    refuse_leftovers(exec->plan, &src);
+    Files src = { file, 2, path, NULL };
+    int dropped = refuse_leftovers(exec->plan, &src);
     load_tensors(exec, &src, VALUES | MOMENTS,
                  state->step ? NEEDED : WEIGHTS | MASTERS);
+    if (state->step && (dropped || src.begun) && exec->comm->first == 0)
+        warn(NULL,
+             "%s is of another optimizer: weights are kept, %d of its states "
+             "dropped%s%s",
+             path, dropped, src.begun ? "; from 0 begins " : "",
+             src.begun ? src.begun : "");
     st_close(file[0]);
     st_close(file[1]);
 }
@@ -572,7 +613,7 @@ static void refuse_nan(const Exec *exec, const char *path)
 void ckpt_from(Exec *exec, const char *path)
 {
     StFile **v = ckpt_files(forever, path);
-    Files s = { v, (int)vec_len(v), path };
+    Files s = { v, (int)vec_len(v), path, NULL };
 
     if (uses_hf_names(exec->plan, &s)) {
         hf_agree(exec->plan, path);

@@ -119,6 +119,12 @@ cp -r runs/first runs/lr && run runs/lr resume=1 train.steps=6 train.lr=1e-3 tra
 result "a rate, and what is compiled in" $?
 run runs/lr resume=1 train.steps=7 && grep -q '"step": 7.*"lr": 0.001,' runs/lr/metrics.jsonl
 result "and it stays so" $?
+cp -r runs/first runs/lion && run runs/lion resume=1 train.steps=6 train.optimizer=lion train.lr=0 &&
+    grep -q "^train.optimizer adamw -> lion$" said && grep -q "another optimizer: weights are kept, [1-9][0-9]* of its states dropped$" said &&
+    cmp -s runs/first/ckpt/step-00000004/model.safetensors runs/lion/ckpt/step-00000006/model.safetensors
+result "another optimizer keeps the weights and says what it drops" $?
+run runs/lion resume=1 train.steps=8 train.optimizer=adamw train.lr=0 && grep -q " 0 of its states dropped; from 0 begins optim.v." said
+result "an optimizer without its states begins anew" $?
 cp -r runs/first runs/fold && run runs/fold resume=1 train.steps=8 world=2 fold.ep=2 axes.batch=4 &&
     grep -q "^world 1 -> 2$" said && grep -q "^fold.ep 1 -> 2$" said && grep -q "^axes.batch [0-9]* -> 4$" said
 result "the fold and the micro-batch" $?

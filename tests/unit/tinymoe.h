@@ -8,9 +8,7 @@
 #include <cmocka.h>
 
 #include "../functions.h"
-#include "../../passes/passes.h"
-
-void optimizers_add(Graph *g); /* frontend/frontend.h */
+#include "optimizers.h"
 
 enum { BATCH = 2, SEQ = 8, HIDDEN = 8, FFN = 16, EXPERT = 4, VOCAB = 32 };
 
