@@ -388,10 +388,11 @@ static void warn_training_keys(const Import *import)
         hf_config_value(import->config, "router_aux_loss_coef|aux_loss_alpha");
 
     if (ours < theirs || ours > theirs)
-        warn(NULL,
-             "%s/config.json has router_aux_loss_coef=%g, the model %g: the "
-             "weight of its loss(\"balance\", ..), per layer",
-             import->folder, theirs, ours);
+        warn(
+            NULL,
+            "%s/config.json means %g in router_aux_loss_coef, the model has %g "
+            "as the weight of loss(\"balance\", ..), per layer",
+            import->folder, theirs, ours);
 
     for (int i = 0; i < countof(keys); i++) {
         double x = hf_config_says(import->config, keys[i].key)
@@ -467,8 +468,8 @@ static const char *model_for(const char *folder)
 /* The tokenizer that a folder has in place of tokenizer.json; "". */
 static const char *other_tokenizer(const char *folder)
 {
-    static const char *const names[] = { "tokenizer.model", "tekken.json",
-                                         "vocab.json" };
+    static const char *const names[] = { "tokenizer.model", "tiktoken.model",
+                                         "tekken.json", "vocab.json" };
 
     for (int i = 0; i < countof(names); i++)
         if (!access(strf(forever, "%s/%s", folder, names[i]), F_OK))
@@ -495,7 +496,10 @@ int cmd_import(Args *args)
             m.folder, m.folder);
     m.config = hf_config_read(m.folder);
     if (!m.config.s)
-        err(NULL, "import: %s has no config.json", m.folder);
+        err(NULL,
+            "import: %s has no config.json (of the Hub's cache take a folder "
+            "in snapshots)",
+            m.folder);
     m.to = vec_len(args->word) > 1 ? args->word[1] : model_for(m.folder);
     m.of = type_of(m.folder, m.config);
     if (!access(m.to, F_OK))

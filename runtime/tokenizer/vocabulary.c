@@ -90,8 +90,8 @@ static void read_spelled(TokenizerLoad *load, JsonValue vocab)
     for (size_t at = 0; jv_next(vocab, &at, &key, &v); s += n) {
         const char *why = jv_decode(key, s, &n);
         if (why || !jv_int(v, &id) || id < 0 || id >= MAXID)
-            err(load->loc, "vocab: the number of %.*s is wrong", (int)key.n,
-                key.s);
+            err(load->loc, "vocab: %.*s %s", (int)key.n, key.s,
+                why ? why : "has a wrong number");
         spelled->text[--i] = s;
         spelled->len[i] = (int)n;
         load->id[i] = (int32_t)id;
@@ -224,7 +224,8 @@ void vocabulary_read(TokenizerLoad *load)
     Bpe *bpe = &load->t->bpe;
 
     if (strcmp(part_type(j), "BPE") && (*part_type(j) || !merges.s))
-        err(load->loc, "model %s is not known here: only BPE is", part_type(j));
+        err(load->loc, "model '%s' is not known here: only BPE is",
+            part_type(j));
     if (jv_kind(vocab) != JSONobject || jv_kind(merges) != JSONarray)
         err(load->loc, "model: no vocab or no merges");
     if (part_set(j, "dropout") || part_set(j, "continuing_subword_prefix") ||

@@ -34,6 +34,9 @@ says "says so" "my.lua is there already"
 is "and nothing else" 0 sh -c "[ \$(wc -l <$dir/said) = 1 ]"
 is "import of a text" 1 "$PLEAT" import README.md
 says "says what it takes" "README.md is no folder; it reads one with config.json"
+mkdir -p "$dir/cache/snapshots"
+is "import of the Hub's cache" 1 "$PLEAT" import "$dir/cache" "$dir/cache.lua"
+says "says where its folders are" "cache has no config.json (of the Hub's cache take a folder in snapshots)"
 mkdir -p "$dir/cache/blobs" "$dir/cache/snapshots/main"
 for file in "$dir"/hub/*; do
     cp "$file" "$dir/cache/blobs/$(basename "$file" | cksum | tr -d ' ')"
@@ -117,7 +120,7 @@ is "by a run too" 1 "$PLEAT" logits "$dir/my.lua" from="$dir/other" $host axes.s
 says "are named" "weight_block_size [64, 128]"
 folder 's/"model_type"/"router_aux_loss_coef": 0.02, &/'
 is "another weight of the balance" 0 "$PLEAT" import "$dir/other" "$dir/other.lua"
-says "is named" "router_aux_loss_coef=0.02, the model 0.001"
+says "is named" "0.02 in router_aux_loss_coef"
 rm -f "$dir/other.lua"
 folder 's/"model_type"/"router_aux_loss_coef": 0.001, &/'
 is "the same weight" 0 "$PLEAT" import "$dir/other" "$dir/other.lua"
@@ -181,10 +184,10 @@ echo '{"model": {"type": "Unigram"}}' >"$dir/unigram.json"
 is "tokens, with a tokenizer that is not known" 1 "$PLEAT" run "$dir/two.lua" $host name="$dir/unknown" $sizes axes.hidden=16 \
     axes.kv=2 axes.group=2 axes.dim=8 axes.ffn=8 axes.expert=8 axes.vocab=256 data.train=tests/hf/tokens.npy \
     data.tokenizer="$dir/unigram.json"
-says "the run says so" "model Unigram is not known"
+says "the run says so" "model 'Unigram' is not known"
 cp "$dir/unigram.json" "$dir/first/tokenizer.json"
 is "its export" 1 "$PLEAT" export "$dir/first" "$dir/unknown.out"
-says "says so" "model Unigram is not known"
+says "says so" "model 'Unigram' is not known"
 is "leaves nothing" 0 sh -c "! ls -A $dir | grep unknown.out"
 cp "$dir/unigram.json" "$dir/hub/tokenizer.json"
 is "the folder's own" 0 "$PLEAT" run "$dir/my.lua" from="$dir/hub" $host data.train=tests/hf/tokens.npy train.steps=1 \

@@ -156,14 +156,18 @@ static void test_refused(void **state)
     (void)state;
     refuses("{", ":1: error: ");
     refuses("{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}",
-            "model Unigram is not known here: only BPE is");
+            "model 'Unigram' is not known here: only BPE is");
+    refuses("{}", "model '' is not known here: only BPE is");
+    refuses(
+        "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"\xff\":0},\"merges\":[]}}",
+        "is no valid UTF-8");
     refuses("{\"model\":{\"type\":\"WordPiece\",\"vocab\":{}}}", "WordPiece");
     refuses("{" BPE "\"merges\":[\"a c\"]}}", "number 1 has 'c', which is not");
     refuses("{" BPE "\"merges\":[\"a b c\"]}}", "number 1 is not two tokens");
     refuses("{" BPE "\"merges\":[[\"b\",\"a\"]]}}", "has 'ba', which is not");
     refuses("{" BPE "\"merges\":[],\"dropout\":0.1}}", "dropout");
     refuses("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":-1},\"merges\":[]}}",
-            "the number of \"a\" is wrong");
+            "\"a\" has a wrong number");
     refuses("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":9999999},"
             "\"merges\":[]}}",
             "full of holes");
