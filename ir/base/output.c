@@ -72,16 +72,9 @@ void output_need(const char *path, OutputKind kind, const char *const *input,
 
 /* ---- temporary names ----------------------------------------------------- */
 
-static const char *name_of(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-
-    return slash ? slash + 1 : path;
-}
-
 static char *temp_of(Arena *a, const char *path)
 {
-    const char *name = name_of(path);
+    const char *name = file_name(path);
 
     return strf(a, "%.*s.%.*s%s", (int)(name - path), path, MAXNAME, name,
                 temp_end);
@@ -160,7 +153,7 @@ static int find_target(Arena *a, Output *output, const char *path,
 
     output->path = strf(a, "%s", full ? full : path);
     free(full);
-    if ((there && S_ISDIR(st.st_mode)) || !*name_of(output->path)) {
+    if ((there && S_ISDIR(st.st_mode)) || !*file_name(output->path)) {
         errno = there ? EISDIR : ENOENT;
         return -1;
     }
@@ -370,7 +363,7 @@ static void sweep(const char *path)
 {
     struct stat st;
 
-    if (!is_temp(name_of(path)) || lstat(path, &st) ||
+    if (!is_temp(file_name(path)) || lstat(path, &st) ||
         (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)))
         return;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);

@@ -610,10 +610,9 @@ void opts_files(const Opts *opts)
         if (!is_kind(k->kind, "file") || !s)
             continue;
         int n = words(forever, k->kind, w, MAXWORDS);
-        const char *slash = strrchr(s, '/');
         if (kind_word(k->kind, s) < 0 && access(s, R_OK))
             err(opts_loc(opts, key),
                 "%s: '%s' is no file to read, nor one of %s", key, s,
-                list_of(forever, slash ? slash + 1 : s, w, n));
+                list_of(forever, file_name(s), w, n));
     }
 }

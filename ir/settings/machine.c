@@ -263,7 +263,7 @@ static void read_machine(Opts *opts, const char *path, const Loc *loc)
     const char *key, *value;
     size_t n;
     char *text = file_read(forever, path, &n), *next;
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *name = file_name(path);
 
     if (!text && errno != ENOENT)
         err(loc, "cluster: cannot read %s: %s", path, file_why());

@@ -269,17 +269,15 @@ static void add_ids(const TokenizerLoad *load, JsonValue list, int first,
                     int32_t **v)
 {
     JsonValue key, x;
-    int64_t id = -1;
-    int i = 0;
+    int64_t id = 0;
+    int i = 0, bad = 0;
 
-    for (size_t at = 0; jv_next(list, &at, &key, &x); i++) {
-        if (i < first)
-            continue;
-        if (!jv_int(x, &id) || id < 0 || id >= MAXID)
-            id = -1;
-        vec_push(forever, *v, (int32_t)id);
-    }
-    if (id < 0)
+    for (size_t at = 0; jv_next(list, &at, &key, &x); i++)
+        if (i >= first) {
+            bad |= !jv_int(x, &id) || id < 0 || id >= MAXID;
+            vec_push(forever, *v, (int32_t)id);
+        }
+    if (bad || i <= first)
         err(load->loc, "post_processor: a token has no number");
 }
 
