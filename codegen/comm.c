@@ -45,7 +45,7 @@ typedef struct ZigzagPieces { /* zigzag order of the group's atoms */
     int64_t zig, low;
 } ZigzagPieces;
 
-static ZigzagPieces zigzag_pieces(const Graph *g, const Node *n, uint32_t z)
+static ZigzagPieces zigzag(const Graph *g, const Node *n, uint32_t z)
 {
     uint32_t atoms = n_atoms(n);
 
@@ -61,8 +61,7 @@ static AllgatherArgs allgather_args(const Graph *g, const Node *n,
 {
     int d = dim_of(cut, n_axis(n));
     int64_t h = pieces_a_rank(g, cut, n_axis(n), n_atoms(n));
-    ZigzagPieces p =
-        zigzag_pieces(g, n, zigzag_cuts(g, cut, n_axis(n), n_atoms(n)));
+    ZigzagPieces p = zigzag(g, n, zigzag_cuts(g, cut, n_axis(n), n_atoms(n)));
 
     return (AllgatherArgs){
         .dt = n->dt,
@@ -98,8 +97,7 @@ static AlltoallArgs alltoall_args(const Graph *g, const Node *n)
     int64_t hb = pieces_a_rank(g, n, t->to, t->atoms);
     int64_t hlo = da < db ? ha : hb, hhi = da < db ? hb : ha;
     uint32_t za = zigzag_cuts(g, x, t->from, t->atoms);
-    ZigzagPieces p =
-        zigzag_pieces(g, n, za ? za : zigzag_cuts(g, n, t->to, t->atoms));
+    ZigzagPieces p = zigzag(g, n, za ? za : zigzag_cuts(g, n, t->to, t->atoms));
 
     return (AlltoallArgs){
         .dt = n->dt,

@@ -93,7 +93,7 @@ static int read_score(Attn *attn, const Node *n)
     return 1;
 }
 
-int attn_body_index(const Attn *attn, const Node *n)
+int attn_node(const Attn *attn, const Node *n)
 {
     for (size_t i = 0; i < vec_len(attn->body->node); i++)
         if (attn->body->node[i] == n)
@@ -158,7 +158,7 @@ static const char *find_axis_name(const Attn *attn, const Axis *a)
     return NULL;
 }
 
-const char *attn_axis_name(const Attn *attn, const Axis *a)
+const char *attn_axis(const Attn *attn, const Axis *a)
 {
     const char *s = find_axis_name(attn, a);
 

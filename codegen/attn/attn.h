@@ -70,17 +70,19 @@ typedef struct AttnView { /* a tensor and its name in the text */
 typedef enum AttnHow { ATpack, ATput, ATadd } AttnHow;
 
 int attn_read(Attn *attn, const Graph *g, const Node *n);
-int attn_body_index(const Attn *attn,
-                    const Node *n); /* its number in the body */
+int attn_node(const Attn *attn, const Node *n); /* its number in the body */
 int attn_body_users(const Attn *attn,
                     const Node *n); /* its users in the body */
 int attn_inner_axes(const Attn *attn, const Node *n, Axis **out);
 int attn_is_keyside(const Attn *attn, int op);
-const char *attn_axis_name(const Attn *attn, const Axis *a);
+const char *attn_axis(const Attn *attn, const Axis *a);
 
+/* Appends a line to the text. */
+void attn_line(Attn *attn, int depth, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 void attn_begin(Attn *attn, Group *group, Arena *a);
 void attn_finish(Attn *attn);
-const char *attn_declare_int(Attn *attn, const char *name, RankAffine x);
+const char *attn_int(Attn *attn, const char *name, RankAffine x);
 int64_t attn_local_size(const Attn *attn, const Axis *a);
 int64_t attn_local_product(const Attn *attn, Axis *const *a, int n);
 const char *attn_size_name(Attn *attn, const Axis *a);

@@ -136,13 +136,12 @@ static int element_loops(Backward *back, int depth, AttnView v, Text *off)
         put(off, "0");
     for (int d = 0; d < v.n->nd; d++) {
         Axis *a = v.n->dim[d].a;
-        const char *c = attn_axis_name(attn, a);
+        const char *c = attn_axis(attn, a);
         int q = a == attn->query;
         if (axis_at(back->over, back->nover, a) < 0)
-            put_line(&attn->out, depth++,
-                     "for (int64_t i_%s = %s; i_%s < %s; i_%s++)", c,
-                     q ? "qlo" : "0", c, q ? "qhi" : attn_size_name(attn, a),
-                     c);
+            attn_line(
+                attn, depth++, "for (int64_t i_%s = %s; i_%s < %s; i_%s++)", c,
+                q ? "qlo" : "0", c, q ? "qhi" : attn_size_name(attn, a), c);
         put(off, "%si_%s * %s", off->s ? " + " : "", c,
             attn_stride_name(attn, v, a));
     }
@@ -157,10 +156,10 @@ static void zero_sums(Backward *back, const AttnView *sum)
         Text off = { .arena = attn->arena };
         if (!sum[op].n)
             continue;
-        put_line(&attn->out, 2, "if (queries)");
+        attn_line(attn, 2, "if (queries)");
         int depth = element_loops(back, 3, sum[op], &off);
-        put_line(&attn->out, depth, "%s[%s] = 0;",
-                 attn_pointer_name(attn, sum[op]), off.s);
+        attn_line(attn, depth, "%s[%s] = 0;", attn_pointer_name(attn, sum[op]),
+                  off.s);
     }
 }
 
@@ -172,13 +171,13 @@ static void round_sums(Backward *back, const AttnView *sum)
         Text off = { .arena = attn->arena };
         if (!sum[op].n || sum[op].kind != ATscratch)
             continue;
-        put_line(&attn->out, 2, "if (queries)");
+        attn_line(attn, 2, "if (queries)");
         int depth = element_loops(back, 3, sum[op], &off);
         const char *from = strf(attn->arena, "%s[%s]",
                                 attn_pointer_name(attn, sum[op]), off.s);
-        put_line(&attn->out, depth, "%s[%s] = %s;",
-                 attn_pointer_name(attn, result_view(back, op)), off.s,
-                 text_save(attn->arena, back->grad[op]->dt, from));
+        attn_line(attn, depth, "%s[%s] = %s;",
+                  attn_pointer_name(attn, result_view(back, op)), off.s,
+                  text_save(attn->arena, back->grad[op]->dt, from));
     }
 }
 
@@ -212,7 +211,7 @@ static void declare_workspace(Backward *back)
              attn_row_width(attn, attn->values));
     row_tile(attn, "ot", attn_width_name(attn, attn->values),
              attn_row_width(attn, attn->values));
-    row_tile(attn, "qt", attn_declare_int(attn, "widest", aff(widest)), widest);
+    row_tile(attn, "qt", attn_int(attn, "widest", aff(widest)), widest);
     for (int i = 0; i < attn->nterm; i++)
         row_tile(attn, strf(attn->arena, "t%d", i), "at_ld", ATLD);
     for (int op = 0; op < attn->nop; op++)
@@ -229,17 +228,16 @@ static void each_tile(Backward *back, int depth)
 {
     Attn *attn = &back->attn;
 
-    put_line(&attn->out, depth++, "for (int64_t m = mlo; m < mhi; m++) {");
+    attn_line(attn, depth++, "for (int64_t m = mlo; m < mhi; m++) {");
     attn_querytile(attn, depth, back->free, back->nfree);
 }
 
 static void mid_loop(Backward *back, int depth, int i)
 {
-    const char *c = attn_axis_name(&back->attn, back->mid[i]);
+    const char *c = attn_axis(&back->attn, back->mid[i]);
 
-    put_line(&back->attn.out, depth,
-             "for (int64_t i_%s = 0; i_%s < %s; i_%s++) {", c, c,
-             attn_size_name(&back->attn, back->mid[i]), c);
+    attn_line(&back->attn, depth, "for (int64_t i_%s = 0; i_%s < %s; i_%s++) {",
+              c, c, attn_size_name(&back->attn, back->mid[i]), c);
 }
 
 static void pack_results(Backward *back, int depth, AttnView v,
@@ -258,8 +256,8 @@ static void row_deltas(Backward *back, int depth)
     const char *w = attn_width_name(attn, attn->values);
 
     pack_results(back, depth, back->out, "ot");
-    put_line(&attn->out, depth, "at_dot_%s(rows, delta, et, ot, %s);",
-             attn->type, w);
+    attn_line(attn, depth, "at_dot_%s(rows, delta, et, ot, %s);", attn->type,
+              w);
 }
 
 static const char *row_of(Attn *attn, AttnView v)
@@ -273,19 +271,18 @@ static void store_deltas(Backward *back)
     Attn *attn = &back->attn;
     int depth = 3;
 
-    put_line(&attn->out, 2, "if (keys && queries) {");
+    attn_line(attn, 2, "if (keys && queries) {");
     for (int i = 0; i < back->nmid; i++)
         mid_loop(back, depth++, i);
     each_tile(back, depth++);
     pack_results(back, depth, back->dout, "et");
-    put_line(&attn->out, depth, "at_%s delta[at_rows];", attn->type);
-    put_line(&attn->out, depth, "UNWRITTEN(delta);");
+    attn_line(attn, depth, "at_%s delta[at_rows];", attn->type);
+    attn_line(attn, depth, "UNWRITTEN(delta);");
     row_deltas(back, depth);
-    put_line(&attn->out, depth, "for (int64_t r = 0; r < rows; r++)");
-    put_line(&attn->out, depth + 1, "%s = delta[r];",
-             row_of(attn, back->delta));
+    attn_line(attn, depth, "for (int64_t r = 0; r < rows; r++)");
+    attn_line(attn, depth + 1, "%s = delta[r];", row_of(attn, back->delta));
     while (depth-- > 2)
-        put_line(&attn->out, depth, "}");
+        attn_line(attn, depth, "}");
 }
 
 /* A row without a visible key has lse -inf; inf makes its weights exp(s - inf)
@@ -294,21 +291,19 @@ static void row_numbers(Backward *back, int depth)
 {
     Attn *attn = &back->attn;
 
-    put_line(&attn->out, depth, "at_%s lse[at_rows], delta[at_rows];",
-             attn->type);
-    put_line(&attn->out, depth, "UNWRITTEN(lse), UNWRITTEN(delta);");
-    put_line(&attn->out, depth, "for (int64_t r = 0; r < rows; r++) {");
-    put_line(&attn->out, depth + 1, "lse[r] = %s;", row_of(attn, back->lse));
-    put_line(&attn->out, depth + 1, "if (lse[r] == -INFINITY)");
-    put_line(&attn->out, depth + 2, "lse[r] = INFINITY;");
-    put_line(&attn->out, depth, "}");
-    put_line(&attn->out, depth, "if (keys && queries) {");
-    put_line(&attn->out, depth + 1, "for (int64_t r = 0; r < rows; r++)");
-    put_line(&attn->out, depth + 2, "delta[r] = %s;",
-             row_of(attn, back->delta));
-    put_line(&attn->out, depth, "} else {");
+    attn_line(attn, depth, "at_%s lse[at_rows], delta[at_rows];", attn->type);
+    attn_line(attn, depth, "UNWRITTEN(lse), UNWRITTEN(delta);");
+    attn_line(attn, depth, "for (int64_t r = 0; r < rows; r++) {");
+    attn_line(attn, depth + 1, "lse[r] = %s;", row_of(attn, back->lse));
+    attn_line(attn, depth + 1, "if (lse[r] == -INFINITY)");
+    attn_line(attn, depth + 2, "lse[r] = INFINITY;");
+    attn_line(attn, depth, "}");
+    attn_line(attn, depth, "if (keys && queries) {");
+    attn_line(attn, depth + 1, "for (int64_t r = 0; r < rows; r++)");
+    attn_line(attn, depth + 2, "delta[r] = %s;", row_of(attn, back->delta));
+    attn_line(attn, depth, "} else {");
     row_deltas(back, depth + 1);
-    put_line(&attn->out, depth, "}");
+    attn_line(attn, depth, "}");
 }
 
 static void tile_scores(Backward *back, int depth)
@@ -319,22 +314,23 @@ static void tile_scores(Backward *back, int depth)
     attn_packqueries(attn, depth);
     pack_results(back, depth, back->dout, "et");
     attn_products(attn, depth);
-    put_line(&attn->out, depth,
-             "at_mm_%s(rows, wide, %s, et, %s, 1, f%d, at_keys, dt, at_ld, 0);",
-             attn->type, w, w, attn->values);
+    attn_line(
+        attn, depth,
+        "at_mm_%s(rows, wide, %s, et, %s, 1, f%d, at_keys, dt, at_ld, 0);",
+        attn->type, w, w, attn->values);
     row_numbers(back, depth);
-    put_line(&attn->out, depth, "for (int64_t r = 0; r < rows; r++) {");
-    put_line(&attn->out, depth + 1,
-             "const at_%s *restrict dp = dt + r * at_ld;", attn->type);
-    put_line(&attn->out, depth + 1, "at_%s *restrict pr = pt + r * at_ld;",
-             attn->type);
+    attn_line(attn, depth, "for (int64_t r = 0; r < rows; r++) {");
+    attn_line(attn, depth + 1, "const at_%s *restrict dp = dt + r * at_ld;",
+              attn->type);
+    attn_line(attn, depth + 1, "at_%s *restrict pr = pt + r * at_ld;",
+              attn->type);
     for (int op = 0; op < attn->nop; op++)
         if (attn->wanted >> op & 1)
-            put_line(&attn->out, depth + 1,
-                     "at_%s *restrict ur%d = u%d + r * at_ld;", attn->type, op,
-                     op);
+            attn_line(attn, depth + 1,
+                      "at_%s *restrict ur%d = u%d + r * at_ld;", attn->type, op,
+                      op);
     attn_score(attn, depth + 1, 1);
-    put_line(&attn->out, depth, "}");
+    attn_line(attn, depth, "}");
 }
 
 static void query_gradient(Backward *back, int depth, int i, AttnView sum)
@@ -343,12 +339,12 @@ static void query_gradient(Backward *back, int depth, int i, AttnView sum)
     const AttnDot *dot = &attn->dot[i];
     const char *w = attn_width_name(attn, dot->k);
 
-    put_line(&attn->out, depth, "if (queries) {");
-    put_line(&attn->out, depth + 1,
-             "at_mm_%s(rows, %s, seen, t%d, at_ld, 1, b%d, %s, qt, %s, 0);",
-             attn->type, w, dot->term, dot->k, w, w);
+    attn_line(attn, depth, "if (queries) {");
+    attn_line(attn, depth + 1,
+              "at_mm_%s(rows, %s, seen, t%d, at_ld, 1, b%d, %s, qt, %s, 0);",
+              attn->type, w, dot->term, dot->k, w, w);
     attn_move(attn, depth + 1, ATadd, sum, attn->query, dot->k, "qt");
-    put_line(&attn->out, depth, "}");
+    attn_line(attn, depth, "}");
 }
 
 /* c += transposed tile x operand. */
@@ -358,10 +354,10 @@ static void key_gradient(Backward *back, int depth, int op, const char *tile,
     Attn *attn = &back->attn;
     const char *w = attn_width_name(attn, op);
 
-    put_line(&attn->out, depth, "if (keys)");
-    put_line(&attn->out, depth + 1,
-             "at_mm_%s(seen, %s, rows, %s, 1, at_ld, %s, %s, c%d, %s, 1);",
-             attn->type, w, tile, weighed, w, op, w);
+    attn_line(attn, depth, "if (keys)");
+    attn_line(attn, depth + 1,
+              "at_mm_%s(seen, %s, rows, %s, 1, at_ld, %s, %s, c%d, %s, 1);",
+              attn->type, w, tile, weighed, w, op, w);
 }
 
 static void leaf_gradient(Backward *back, int depth, int op, AttnView sum)
@@ -370,9 +366,9 @@ static void leaf_gradient(Backward *back, int depth, int op, AttnView sum)
     const char *q = attn_stride_name(attn, sum, attn->query);
     const char *k = attn_stride_name(attn, sum, attn->key);
 
-    put_line(&attn->out, depth,
-             "at_leaf_%s(rows, seen, u%d, %s + q0 * %s + k0 * %s, %s, %s);",
-             attn->type, op, attn_row_pointer(attn, sum), q, k, q, k);
+    attn_line(attn, depth,
+              "at_leaf_%s(rows, seen, u%d, %s + q0 * %s + k0 * %s, %s, %s);",
+              attn->type, op, attn_row_pointer(attn, sum), q, k, q, k);
 }
 
 static void tile_gradients(Backward *back, int depth, const AttnView *sum)
@@ -418,7 +414,7 @@ static void close_keys(Backward *back, int depth, int level)
         if (!attn_is_keyside(attn, op) || level_of(back, op) != level ||
             !back->grad[op])
             continue;
-        put_line(&attn->out, depth, "if (keys)");
+        attn_line(attn, depth, "if (keys)");
         attn_move(attn, depth + 1, ATput, result_view(back, op), attn->key, op,
                   strf(attn->arena, "c%d", op));
     }
@@ -430,10 +426,8 @@ static void key_tile(Backward *back, const AttnView *sum)
     const char *unseen = attn_tile_masked(attn, "q0", "(q0 + rows)");
     int depth = 3;
 
-    put_line(&attn->out, 2,
-             "for (int64_t k0 = klo; k0 < khi; k0 += at_keys) {");
-    put_line(&attn->out, 3,
-             "const int64_t cols = at_least(khi - k0, at_keys);");
+    attn_line(attn, 2, "for (int64_t k0 = klo; k0 < khi; k0 += at_keys) {");
+    attn_line(attn, 3, "const int64_t cols = at_least(khi - k0, at_keys);");
     open_keys(back, depth, 0);
     for (int i = 0; i < back->nmid; i++) {
         mid_loop(back, depth++, i);
@@ -444,10 +438,10 @@ static void key_tile(Backward *back, const AttnView *sum)
     attn_visible(attn, depth + 1);
     tile_scores(back, depth + 1);
     tile_gradients(back, depth + 1, sum);
-    put_line(&attn->out, depth, "}");
+    attn_line(attn, depth, "}");
     for (int i = back->nmid; i >= 0; i--) {
         close_keys(back, depth, i);
-        put_line(&attn->out, --depth, "}");
+        attn_line(attn, --depth, "}");
     }
 }
 
@@ -473,10 +467,10 @@ static void set_items_and_parts(Backward *back)
     int64_t parts = cut ? ktiles + tiles : 1;
 
     set_items(attn->group, items * parts, 1);
-    attn_declare_int(attn, "parts", aff(parts));
-    attn_declare_int(attn, "kparts", aff(cut ? ktiles : 0));
-    attn_declare_int(attn, "nfree", aff(nfree));
-    attn_declare_int(attn, "ntile", aff(tiles * nfree));
+    attn_int(attn, "parts", aff(parts));
+    attn_int(attn, "kparts", aff(cut ? ktiles : 0));
+    attn_int(attn, "nfree", aff(nfree));
+    attn_int(attn, "ntile", aff(tiles * nfree));
 }
 
 /* The loop over items: all parts of one, or the parts of one side. */
@@ -499,14 +493,14 @@ static void each_item(Backward *back)
     const char *nk = attn_size_name(attn, attn->key),
                *nq = attn_size_name(attn, attn->query);
 
-    put_line(&attn->out, 1,
-             "for (int64_t item = lo, next; item < hi; item = next) {");
+    attn_line(attn, 1,
+              "for (int64_t item = lo, next; item < hi; item = next) {");
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
-        put_line(&attn->out, 2, lines[i], nk, nk);
-    put_line(&attn->out, 2, "next = item - part + end;");
-    put_line(&attn->out, 2, "const int64_t qlo = mlo / nfree * at_rows;");
-    put_line(&attn->out, 2,
-             "const int64_t qhi = at_least(mhi / nfree * at_rows, %s);", nq);
+        attn_line(attn, 2, lines[i], nk, nk);
+    attn_line(attn, 2, "next = item - part + end;");
+    attn_line(attn, 2, "const int64_t qlo = mlo / nfree * at_rows;");
+    attn_line(attn, 2,
+              "const int64_t qhi = at_least(mhi / nfree * at_rows, %s);", nq);
     attn_coords(attn, 2, "item / parts", back->over, back->nover);
 }
 
@@ -528,7 +522,7 @@ void attn_bwd_lower(Graph *g, Group *group, Arena *a)
     store_deltas(&back);
     key_tile(&back, sum);
     round_sums(&back, sum);
-    put_line(&back.attn.out, 1, "}");
+    attn_line(&back.attn, 1, "}");
     attn_finish(&back.attn);
     attn_cost(&back.attn);
 }

@@ -10,6 +10,15 @@
  * axes and on dtypes only. */
 #include "attn.h"
 
+void attn_line(Attn *attn, int depth, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    vput_line(&attn->out, depth, fmt, ap);
+    va_end(ap);
+}
+
 static int declared(Attn *attn, const char *name)
 {
     for (size_t i = 0; i < vec_len(attn->name); i++)
@@ -19,7 +28,7 @@ static int declared(Attn *attn, const char *name)
     return 0;
 }
 
-const char *attn_declare_int(Attn *attn, const char *name, RankAffine x)
+const char *attn_int(Attn *attn, const char *name, RankAffine x)
 {
     name = intern(name);
     if (declared(attn, name))
@@ -48,9 +57,8 @@ int64_t attn_local_size(const Attn *attn, const Axis *a)
 
 const char *attn_size_name(Attn *attn, const Axis *a)
 {
-    return attn_declare_int(attn,
-                            strf(attn->arena, "n_%s", attn_axis_name(attn, a)),
-                            aff(attn_local_size(attn, a)));
+    return attn_int(attn, strf(attn->arena, "n_%s", attn_axis(attn, a)),
+                    aff(attn_local_size(attn, a)));
 }
 
 /* Start x of keys from the ring rank `round` steps before this one: x at that
@@ -63,7 +71,7 @@ static const char *declare_start(Attn *attn, const char *name, const Node *n,
     int64_t ranks = 1, low = 0;
 
     if (!attn->node->at.attn.round || dim_of(n, attn->key) < 0)
-        return attn_declare_int(attn, name, x);
+        return attn_int(attn, name, x);
     for (int i = attn->graph->mesh->natom; i-- > 0;)
         low = ring >> i & 1 ? i : low;
     for (int i = 0; i < attn->graph->mesh->natom; i++)
@@ -71,14 +79,14 @@ static const char *declare_start(Attn *attn, const char *name, const Node *n,
             pos.k[i] = ranks;
             ranks *= attn->graph->mesh->atom[i].size;
         }
-    const char *me = attn_declare_int(attn, "ring_me", pos);
-    const char *all = attn_declare_int(attn, "ring_all", aff(ranks));
-    const char *back = attn_declare_int(attn, "ring_round",
-                                        aff(attn->node->at.attn.round - 1));
+    const char *me = attn_int(attn, "ring_me", pos);
+    const char *all = attn_int(attn, "ring_all", aff(ranks));
+    const char *back =
+        attn_int(attn, "ring_round", aff(attn->node->at.attn.round - 1));
     const char *zero =
-        attn_declare_int(attn, strf(attn->arena, "%s_0", name), aff(x.c));
+        attn_int(attn, strf(attn->arena, "%s_0", name), aff(x.c));
     const char *one =
-        attn_declare_int(attn, strf(attn->arena, "%s_1", name), aff(x.k[low]));
+        attn_int(attn, strf(attn->arena, "%s_1", name), aff(x.k[low]));
     name = intern(name);
     if (!declared(attn, name))
         put_line(&attn->decl, 1,
@@ -89,7 +97,7 @@ static const char *declare_start(Attn *attn, const char *name, const Node *n,
 
 AttnPlace attn_index_map(Attn *attn, const Axis *a)
 {
-    const char *x = attn_axis_name(attn, a);
+    const char *x = attn_axis(attn, a);
     AttnPlace s = { 0 };
     Piece p[MAXPIECE];
     int d;
@@ -99,8 +107,7 @@ AttnPlace attn_index_map(Attn *attn, const Axis *a)
     s.at = declare_start(attn, strf(attn->arena, "at_%s", x), n, p[0].start);
     if (!s.two)
         return s;
-    s.half =
-        attn_declare_int(attn, strf(attn->arena, "half_%s", x), aff(p[0].len));
+    s.half = attn_int(attn, strf(attn->arena, "half_%s", x), aff(p[0].len));
     s.to = declare_start(attn, strf(attn->arena, "to_%s", x), n,
                          aff_add(p[1].start, aff(-p[0].len)));
     return s;
@@ -136,8 +143,8 @@ int64_t attn_row_width(const Attn *attn, int op)
 
 const char *attn_width_name(Attn *attn, int op)
 {
-    return attn_declare_int(attn, strf(attn->arena, "w%d", op),
-                            aff(attn_row_width(attn, op)));
+    return attn_int(attn, strf(attn->arena, "w%d", op),
+                    aff(attn_row_width(attn, op)));
 }
 
 /* ---- tensors ------------------------------------------------------------- */
@@ -157,7 +164,7 @@ const char *attn_pointer_name(Attn *attn, AttnView v)
         return name;
     if (v.kind == ATscratch) {
         const char *at =
-            attn_declare_int(attn, strf(attn->arena, "%s_at", name), aff(v.at));
+            attn_int(attn, strf(attn->arena, "%s_at", name), aff(v.at));
         put_line(&attn->decl, 1, "at_%s *%s = scratch + %s;", attn->type, name,
                  at);
     } else {
@@ -176,9 +183,8 @@ const char *attn_stride_name(Attn *attn, AttnView v, const Axis *a)
         return "0";
     if (at == v.n->nd - 1)
         return "1";
-    const char *name =
-        strf(attn->arena, "%s_%s", v.name, attn_axis_name(attn, a));
-    return attn_declare_int(attn, name, aff(local_stride(attn->graph, v.n, a)));
+    const char *name = strf(attn->arena, "%s_%s", v.name, attn_axis(attn, a));
+    return attn_int(attn, name, aff(local_stride(attn->graph, v.n, a)));
 }
 
 /* Pointer at the current score axes: "p0 + i_x0 * p0_x0". */
@@ -189,7 +195,7 @@ const char *attn_row_pointer(Attn *attn, AttnView v)
     put(&s, "%s", attn_pointer_name(attn, v));
     for (int i = 0; i < attn->nx; i++)
         if (dim_of(v.n, attn->x[i]) >= 0)
-            put(&s, " + i_%s * %s", attn_axis_name(attn, attn->x[i]),
+            put(&s, " + i_%s * %s", attn_axis(attn, attn->x[i]),
                 attn_stride_name(attn, v, attn->x[i]));
     return s.s;
 }
@@ -203,8 +209,8 @@ void attn_coords(Attn *attn, int depth, const char *from, Axis *const *a, int n)
             put(&div, " / %s", attn_size_name(attn, a[k]));
         if (i)
             put(&div, " %% %s", attn_size_name(attn, a[i]));
-        put_line(&attn->out, depth, "const int64_t i_%s = %s%s;",
-                 attn_axis_name(attn, a[i]), from, div.s ? div.s : "");
+        attn_line(attn, depth, "const int64_t i_%s = %s%s;",
+                  attn_axis(attn, a[i]), from, div.s ? div.s : "");
     }
 }
 
@@ -213,8 +219,8 @@ void attn_coords(Attn *attn, int depth, const char *from, Axis *const *a, int n)
 /* A tile of n elements in the workspace; the text calls the number `size`. */
 void attn_tile(Attn *attn, const char *name, const char *size, int64_t n)
 {
-    put_line(&attn->out, 1, "at_%s *const %s = ws;", attn->type, name);
-    put_line(&attn->out, 1, "ws += %s;", size);
+    attn_line(attn, 1, "at_%s *const %s = ws;", attn->type, name);
+    attn_line(attn, 1, "ws += %s;", size);
     attn->work += n;
 }
 
@@ -233,9 +239,9 @@ static int inner_loops(Attn *attn, int depth, AttnView v, Axis *const *in,
     Text flat = { .arena = attn->arena };
 
     for (int i = 0; i < n - 1; i++) {
-        const char *c = strf(attn->arena, "c_%s", attn_axis_name(attn, in[i]));
-        put_line(&attn->out, depth++, "for (int64_t %s = 0; %s < %s; %s++)", c,
-                 c, attn_size_name(attn, in[i]), c);
+        const char *c = strf(attn->arena, "c_%s", attn_axis(attn, in[i]));
+        attn_line(attn, depth++, "for (int64_t %s = 0; %s < %s; %s++)", c, c,
+                  attn_size_name(attn, in[i]), c);
         put(tensor, " + %s * %s", c, attn_stride_name(attn, v, in[i]));
         if (!i)
             put(&flat, "%s", c);
@@ -265,23 +271,22 @@ void attn_move(Attn *attn, int depth, AttnHow how, AttnView v, const Axis *row,
     depth = inner_loops(attn, depth, v, in, n, &tensor, &off);
     tile = strf(attn->arena, "%s%s", tile, off.s ? off.s : "");
     if (how == ATpack)
-        put_line(&attn->out, depth,
-                 "at_pack_%s_%s(%s, %s, 1, %s, %s, %s, %s, %s);",
-                 operand_dtype(attn, v), attn->type, tile, ld, tensor.s, stride,
-                 last, rows, cols);
+        attn_line(attn, depth, "at_pack_%s_%s(%s, %s, 1, %s, %s, %s, %s, %s);",
+                  operand_dtype(attn, v), attn->type, tile, ld, tensor.s,
+                  stride, last, rows, cols);
     else
-        put_line(&attn->out, depth, "at_%s_%s(%s, %s, %s, %s, %s, 1, %s, %s);",
-                 how == ATput
-                     ? strf(attn->arena, "put_%s", operand_dtype(attn, v))
-                     : "add",
-                 attn->type, tensor.s, stride, last, tile, ld, rows, cols);
+        attn_line(attn, depth, "at_%s_%s(%s, %s, %s, %s, %s, 1, %s, %s);",
+                  how == ATput
+                      ? strf(attn->arena, "put_%s", operand_dtype(attn, v))
+                      : "add",
+                  attn->type, tensor.s, stride, last, tile, ld, rows, cols);
 }
 
 void attn_clear(Attn *attn, int depth, const char *tile, const char *rows,
                 int op)
 {
-    put_line(&attn->out, depth, "memset(%s, 0, sizeof *%s * %s * (size_t)%s);",
-             tile, tile, rows, attn_width_name(attn, op));
+    attn_line(attn, depth, "memset(%s, 0, sizeof *%s * %s * (size_t)%s);", tile,
+              tile, rows, attn_width_name(attn, op));
 }
 
 /* Is it a key-side operand that a dot contracts? Products then use the
@@ -316,8 +321,8 @@ void attn_packkeys(Attn *attn, int depth, int op, int flip)
     attn_clear(attn, depth, tile, "at_keys", op);
     attn_move(attn, depth, ATpack, attn_operand(attn, op), attn->key, op, tile);
     if (flip)
-        put_line(&attn->out, depth, "at_flip_%s(f%d, b%d, %s);", attn->type, op,
-                 op, attn_width_name(attn, op));
+        attn_line(attn, depth, "at_flip_%s(f%d, b%d, %s);", attn->type, op, op,
+                  attn_width_name(attn, op));
 }
 
 /* Tiles of the queries of each dot, inner axes in the order of its keys. */
@@ -333,10 +338,9 @@ void attn_packqueries(Attn *attn, int depth)
 
 void attn_querytile(Attn *attn, int depth, Axis *const *a, int n)
 {
-    put_line(&attn->out, depth, "const int64_t q0 = m / nfree * at_rows;");
-    put_line(&attn->out, depth,
-             "const int64_t rows = at_least(%s - q0, at_rows);",
-             attn_size_name(attn, attn->query));
+    attn_line(attn, depth, "const int64_t q0 = m / nfree * at_rows;");
+    attn_line(attn, depth, "const int64_t rows = at_least(%s - q0, at_rows);",
+              attn_size_name(attn, attn->query));
     attn_coords(attn, depth, "(m % nfree)", a, n);
 }
 
@@ -347,12 +351,12 @@ void attn_products(Attn *attn, int depth)
 
     for (int i = 0; i < attn->ndot; i++) {
         const AttnDot *dot = &attn->dot[i];
-        put_line(&attn->out, depth,
-                 "at_mm_%s(rows, wide, %s, a%d, %s, 1, f%d, at_keys, t%d, "
-                 "at_ld, %d);",
-                 attn->type, attn_width_name(attn, dot->k), i,
-                 attn_width_name(attn, dot->k), dot->k, dot->term,
-                 begun[dot->term]++ > 0);
+        attn_line(attn, depth,
+                  "at_mm_%s(rows, wide, %s, a%d, %s, 1, f%d, at_keys, t%d, "
+                  "at_ld, %d);",
+                  attn->type, attn_width_name(attn, dot->k), i,
+                  attn_width_name(attn, dot->k), dot->k, dot->term,
+                  begun[dot->term]++ > 0);
     }
 }
 
@@ -377,7 +381,7 @@ void attn_begin(Attn *attn, Group *group, Arena *a)
 /* Completes the text and names the kernel. */
 void attn_finish(Attn *attn)
 {
-    const char *work = attn_declare_int(attn, "work", aff(attn->work + 16));
+    const char *work = attn_int(attn, "work", aff(attn->work + 16));
     Text s = { .arena = attn->arena };
 
     put(&s, "{\n");

@@ -41,11 +41,6 @@ static void split_axes(Forward *forward)
     }
 }
 
-static int64_t tiles_along(int64_t n, int64_t size)
-{
-    return (n + size - 1) / size;
-}
-
 /* Sets the query tiles of a chunk, which share one packing of keys: at most 8,
  * within 400 KiB. */
 static void plan_chunks(Forward *forward)
@@ -56,21 +51,20 @@ static void plan_chunks(Forward *forward)
     forward->row = ATROWS * (attn_row_width(attn, attn->values) + 2);
     for (int i = 0; i < attn->ndot; i++)
         forward->row += ATROWS * attn_row_width(attn, attn->dot[i].k);
-    tiles = tiles_along(attn_local_size(attn, attn->query), ATROWS) *
+    tiles = divide_up(attn_local_size(attn, attn->query), ATROWS) *
             attn_local_product(attn, forward->free, forward->nfree);
     chunk = 400 * 1024 / (forward->row * bytes);
     chunk = chunk < 1 ? 1 : chunk > 8 ? 8 : chunk;
-    chunk = tiles_along(tiles, tiles_along(tiles, chunk));
+    chunk = divide_up(tiles, divide_up(tiles, chunk));
     set_items(attn->group,
               attn_local_product(attn, forward->over, forward->nover) *
-                  tiles_along(tiles, chunk),
+                  divide_up(tiles, chunk),
               1);
-    attn_declare_int(attn, "ntile", aff(tiles));
-    attn_declare_int(attn, "chunk", aff(chunk));
-    attn_declare_int(attn, "nchunk", aff(tiles_along(tiles, chunk)));
-    attn_declare_int(
-        attn, "nfree",
-        aff(attn_local_product(attn, forward->free, forward->nfree)));
+    attn_int(attn, "ntile", aff(tiles));
+    attn_int(attn, "chunk", aff(chunk));
+    attn_int(attn, "nchunk", aff(divide_up(tiles, chunk)));
+    attn_int(attn, "nfree",
+             aff(attn_local_product(attn, forward->free, forward->nfree)));
     forward->attn.work += forward->row * chunk;
 }
 
@@ -84,7 +78,7 @@ static void declare_workspace(Forward *forward)
     for (int i = 0; i < attn->nterm; i++)
         attn_tile(attn, strf(attn->arena, "t%d", i), "at_rows * at_ld",
                   ATROWS * ATLD);
-    attn_declare_int(attn, "rowwork", aff(forward->row));
+    attn_int(attn, "rowwork", aff(forward->row));
 }
 
 /* Opens the loop over the chunk's query tiles and names the parts of each one's
@@ -94,19 +88,17 @@ static void each_tile(Forward *forward, int depth)
     Attn *attn = &forward->attn;
     const char *at = "ws + (m - m0) * rowwork";
 
-    put_line(&attn->out, depth++, "for (int64_t m = m0; m < m1; m++) {");
+    attn_line(attn, depth++, "for (int64_t m = m0; m < m1; m++) {");
     attn_querytile(attn, depth, forward->free, forward->nfree);
     for (int i = 0; i < attn->ndot; i++) {
-        put_line(&attn->out, depth, "at_%s *const a%d = %s;", attn->type, i,
-                 at);
+        attn_line(attn, depth, "at_%s *const a%d = %s;", attn->type, i, at);
         at = strf(attn->arena, "a%d + at_rows * %s", i,
                   attn_width_name(attn, attn->dot[i].k));
     }
-    put_line(&attn->out, depth, "at_%s *const acc = %s;", attn->type, at);
-    put_line(&attn->out, depth, "at_%s *const max = acc + at_rows * %s;",
-             attn->type, attn_width_name(attn, attn->values));
-    put_line(&attn->out, depth, "at_%s *const sum = max + at_rows;",
-             attn->type);
+    attn_line(attn, depth, "at_%s *const acc = %s;", attn->type, at);
+    attn_line(attn, depth, "at_%s *const max = acc + at_rows * %s;", attn->type,
+              attn_width_name(attn, attn->values));
+    attn_line(attn, depth, "at_%s *const sum = max + at_rows;", attn->type);
 }
 
 /* ---- phases -------------------------------------------------------------- */
@@ -116,13 +108,13 @@ static void pack_chunk(Forward *forward)
     Attn *attn = &forward->attn;
 
     each_tile(forward, 2);
-    put_line(&attn->out, 3,
-             "memset(acc, 0, sizeof *acc * at_rows * (size_t)(%s + 2));",
-             attn_width_name(attn, attn->values));
-    put_line(&attn->out, 3, "for (int r = 0; r < at_rows; r++)");
-    put_line(&attn->out, 4, "max[r] = -INFINITY;");
+    attn_line(attn, 3,
+              "memset(acc, 0, sizeof *acc * at_rows * (size_t)(%s + 2));",
+              attn_width_name(attn, attn->values));
+    attn_line(attn, 3, "for (int r = 0; r < at_rows; r++)");
+    attn_line(attn, 4, "max[r] = -INFINITY;");
     attn_packqueries(attn, 3);
-    put_line(&attn->out, 2, "}");
+    attn_line(attn, 2, "}");
 }
 
 static void key_tile(Forward *forward)
@@ -130,10 +122,10 @@ static void key_tile(Forward *forward)
     Attn *attn = &forward->attn;
     const char *unseen = attn_tile_masked(attn, "qlo", "qhi");
 
-    put_line(&attn->out, 2, "for (int64_t k0 = 0; k0 < %s; k0 += at_keys) {",
-             attn_size_name(attn, attn->key));
-    put_line(&attn->out, 3, "const int64_t cols = at_least(%s - k0, at_keys);",
-             attn_size_name(attn, attn->key));
+    attn_line(attn, 2, "for (int64_t k0 = 0; k0 < %s; k0 += at_keys) {",
+              attn_size_name(attn, attn->key));
+    attn_line(attn, 3, "const int64_t cols = at_least(%s - k0, at_keys);",
+              attn_size_name(attn, attn->key));
     attn_skip(attn, 3, unseen);
     for (int op = 0; op < attn->nop; op++)
         if (attn_is_keyside(attn, op))
@@ -142,29 +134,29 @@ static void key_tile(Forward *forward)
     attn_skip(attn, 4, attn_tile_masked(attn, "q0", "(q0 + rows)"));
     attn_visible(attn, 4);
     attn_products(attn, 4);
-    put_line(&attn->out, 4, "for (int64_t r = 0; r < rows; r++) {");
+    attn_line(attn, 4, "for (int64_t r = 0; r < rows; r++) {");
     attn_score(attn, 5, 0);
-    put_line(&attn->out, 4, "}");
-    put_line(&attn->out, 4, "at_softmax_%s(rows, t0, max, sum, acc, %s);",
-             attn->type, attn_width_name(attn, attn->values));
-    put_line(&attn->out, 4,
-             "at_mm_%s(rows, w%d, seen, t0, at_ld, 1, b%d, w%d, acc, w%d, 1);",
-             attn->type, attn->values, attn->values, attn->values,
-             attn->values);
-    put_line(&attn->out, 3, "}");
-    put_line(&attn->out, 2, "}");
+    attn_line(attn, 4, "}");
+    attn_line(attn, 4, "at_softmax_%s(rows, t0, max, sum, acc, %s);",
+              attn->type, attn_width_name(attn, attn->values));
+    attn_line(attn, 4,
+              "at_mm_%s(rows, w%d, seen, t0, at_ld, 1, b%d, w%d, acc, w%d, 1);",
+              attn->type, attn->values, attn->values, attn->values,
+              attn->values);
+    attn_line(attn, 3, "}");
+    attn_line(attn, 2, "}");
 }
 
 static void store_lse(Forward *forward)
 {
     Attn *attn = &forward->attn;
 
-    put_line(&attn->out, 3, "for (int64_t r = 0; r < rows; r++)");
-    put_line(&attn->out, 4,
-             "(%s)[(q0 + r) * %s] =", attn_row_pointer(attn, forward->lse),
-             attn_stride_name(attn, forward->lse, attn->query));
-    put_line(&attn->out, 5, "max[r] + (sum[r] > 0 ? log_%s(sum[r]) : 0);",
-             attn->type);
+    attn_line(attn, 3, "for (int64_t r = 0; r < rows; r++)");
+    attn_line(attn, 4,
+              "(%s)[(q0 + r) * %s] =", attn_row_pointer(attn, forward->lse),
+              attn_stride_name(attn, forward->lse, attn->query));
+    attn_line(attn, 5, "max[r] + (sum[r] > 0 ? log_%s(sum[r]) : 0);",
+              attn->type);
 }
 
 static void store_chunk(Forward *forward)
@@ -175,33 +167,33 @@ static void store_chunk(Forward *forward)
     if (forward->lse.n)
         store_lse(forward);
     if (forward->out.n) {
-        put_line(&attn->out, 3, "at_divide_%s(rows, acc, sum, %s);", attn->type,
-                 attn_width_name(attn, attn->values));
+        attn_line(attn, 3, "at_divide_%s(rows, acc, sum, %s);", attn->type,
+                  attn_width_name(attn, attn->values));
         attn_move(attn, 3, ATput, forward->out, attn->query, attn->values,
                   "acc");
     }
-    put_line(&attn->out, 2, "}");
+    attn_line(attn, 2, "}");
 }
 
 static void put_chunks(Forward *forward)
 {
     Attn *attn = &forward->attn;
 
-    put_line(&attn->out, 1, "for (int64_t item = lo; item < hi; item++) {");
+    attn_line(attn, 1, "for (int64_t item = lo; item < hi; item++) {");
     attn_coords(attn, 2, "item / nchunk", forward->over, forward->nover);
-    put_line(&attn->out, 2, "const int64_t m0 = item %% nchunk * chunk;");
-    put_line(&attn->out, 2, "const int64_t m1 = at_least(m0 + chunk, ntile);");
+    attn_line(attn, 2, "const int64_t m0 = item %% nchunk * chunk;");
+    attn_line(attn, 2, "const int64_t m1 = at_least(m0 + chunk, ntile);");
     if (attn_tile_masked(attn, "", "")) {
-        put_line(&attn->out, 2, "const int64_t qlo = m0 / nfree * at_rows;");
-        put_line(&attn->out, 2,
-                 "const int64_t qhi = at_least(((m1 - 1) / nfree + 1) * "
-                 "at_rows, %s);",
-                 attn_size_name(attn, attn->query));
+        attn_line(attn, 2, "const int64_t qlo = m0 / nfree * at_rows;");
+        attn_line(attn, 2,
+                  "const int64_t qhi = at_least(((m1 - 1) / nfree + 1) * "
+                  "at_rows, %s);",
+                  attn_size_name(attn, attn->query));
     }
     pack_chunk(forward);
     key_tile(forward);
     store_chunk(forward);
-    put_line(&attn->out, 1, "}");
+    attn_line(attn, 1, "}");
 }
 
 void attn_lower(Graph *g, Group *group, Arena *a)

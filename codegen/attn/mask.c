@@ -1,4 +1,4 @@
-/* mask.c: bounds of key - query for unmasked pairs, from conditions that
+/* mask.c: bounds of key - query for visible pairs, from conditions that
  * compare positions: tiles outside of them are skipped, tiles inside need no
  * condition. A pair is masked if its score is -inf. */
 #include "attn.h"
@@ -58,7 +58,7 @@ static Linear linear_form(const Attn *attn, const Node *n)
     }
 }
 
-static MaskBounds intersection(MaskBounds x, MaskBounds y)
+static MaskBounds both(MaskBounds x, MaskBounds y)
 {
     return (MaskBounds){ fmax(x.lo, y.lo), fmin(x.hi, y.hi) };
 }
@@ -91,9 +91,8 @@ static MaskBounds where_holds(const Attn *attn, const Node *c)
     case Olt: return ordered(attn, a, b, 1);
     case Oge: return ordered(attn, b, a, 0);
     case Ogt: return ordered(attn, b, a, 1);
-    case Oeq:
-        return intersection(ordered(attn, a, b, 0), ordered(attn, b, a, 0));
-    case Oland: return intersection(where_holds(attn, a), where_holds(attn, b));
+    case Oeq: return both(ordered(attn, a, b, 0), ordered(attn, b, a, 0));
+    case Oland: return both(where_holds(attn, a), where_holds(attn, b));
     case Olor: return union_hull(where_holds(attn, a), where_holds(attn, b));
     case Ocast:
     case Obroadcast: return where_holds(attn, a);
@@ -147,28 +146,26 @@ static int is_const(const Node *n, double sign)
 }
 
 /* Differences for which n may differ from -inf. */
-static MaskBounds unmasked(const Attn *attn, const Node *n)
+static MaskBounds visible(const Attn *attn, const Node *n)
 {
     switch (n->op) {
     case Owhere:
         if (is_const(n->in[2], -1))
-            return intersection(where_holds(attn, n->in[0]),
-                                unmasked(attn, n->in[1]));
+            return both(where_holds(attn, n->in[0]), visible(attn, n->in[1]));
         return everything;
-    case Oadd:
-        return intersection(unmasked(attn, n->in[0]), unmasked(attn, n->in[1]));
+    case Oadd: return both(visible(attn, n->in[0]), visible(attn, n->in[1]));
     case Omul:
     case Odiv:
-        return is_const(n->in[1], 0) ? unmasked(attn, n->in[0]) : everything;
+        return is_const(n->in[1], 0) ? visible(attn, n->in[0]) : everything;
     case Ocast:
-    case Obroadcast: return unmasked(attn, n->in[0]);
+    case Obroadcast: return visible(attn, n->in[0]);
     default: return everything;
     }
 }
 
 const char *attn_tile_masked(Attn *attn, const char *q0, const char *q1)
 {
-    MaskBounds b = unmasked(attn, attn->score);
+    MaskBounds b = visible(attn, attn->score);
     Text x = { .arena = attn->arena };
 
     if (isinf(b.lo) && isinf(b.hi))
@@ -193,7 +190,7 @@ const char *attn_tile_unmasked(Attn *attn)
     for (size_t i = 0; i < vec_len(attn->body->node); i++) {
         const Node *n = attn->body->node[i];
         if (n->op == Owhere && is_exact(attn, n->in[0]))
-            b = intersection(b, where_holds(attn, n->in[0]));
+            b = both(b, where_holds(attn, n->in[0]));
     }
     if (isinf(b.lo) && isinf(b.hi))
         return NULL;
@@ -218,7 +215,7 @@ static int is_whole(const Attn *attn, const Axis *a)
 
 int attn_is_causal(const Attn *attn)
 {
-    MaskBounds b = unmasked(attn, attn->score);
+    MaskBounds b = visible(attn, attn->score);
 
     return isinf(b.lo) && b.hi <= 0 && is_whole(attn, attn->query) &&
            is_whole(attn, attn->key) &&
@@ -230,7 +227,7 @@ int attn_is_causal(const Attn *attn)
  * all. */
 static const char *visible_keys(Attn *attn)
 {
-    MaskBounds b = unmasked(attn, attn->score);
+    MaskBounds b = visible(attn, attn->score);
 
     if (isinf(b.hi))
         return NULL;
@@ -262,10 +259,10 @@ static double pairs_upto(double d, double nq, double nk)
                     : sum_upto(nq + d, nk) - sum_upto(d, nk);
 }
 
-/* Fraction of all pairs that are unmasked. */
+/* Fraction of all pairs that are visible. */
 static double unmasked_fraction(const Attn *attn)
 {
-    MaskBounds b = unmasked(attn, attn->score);
+    MaskBounds b = visible(attn, attn->score);
     double nq = (double)attn->score->dim[dim_of(attn->score, attn->query)].n;
     double nk = (double)attn->score->dim[dim_of(attn->score, attn->key)].n;
 
@@ -277,8 +274,8 @@ void attn_skip(Attn *attn, int depth, const char *unseen)
 {
     if (!unseen)
         return;
-    put_line(&attn->out, depth, "if (%s)", unseen);
-    put_line(&attn->out, depth + 1, "continue;");
+    attn_line(attn, depth, "if (%s)", unseen);
+    attn_line(attn, depth + 1, "continue;");
 }
 
 /* Declares `seen`, the tile's columns that a row may see, and `wide`, rounded
@@ -288,11 +285,10 @@ void attn_visible(Attn *attn, int depth)
     const char *n = visible_keys(attn);
 
     if (n)
-        put_line(&attn->out, depth, "const int64_t seen = at_least(cols, %s);",
-                 n);
+        attn_line(attn, depth, "const int64_t seen = at_least(cols, %s);", n);
     else
-        put_line(&attn->out, depth, "const int64_t seen = cols;");
-    put_line(&attn->out, depth, "const int64_t wide = (seen + 15) / 16 * 16;");
+        attn_line(attn, depth, "const int64_t seen = cols;");
+    attn_line(attn, depth, "const int64_t wide = (seen + 15) / 16 * 16;");
 }
 
 static int has_gradient(const Attn *attn, int op)

@@ -42,7 +42,7 @@ static int varies_by_column(const ScorePrinter *s,
 static const char *local(ScorePrinter *printer, const Node *n, const char *expr)
 {
     const char *name =
-        strf(printer->attn->arena, "v%d", attn_body_index(printer->attn, n));
+        strf(printer->attn->arena, "v%d", attn_node(printer->attn, n));
 
     put_line(varies_by_column(printer, n) ? &printer->col : &printer->row,
              printer->depth + varies_by_column(printer, n), "const %s %s = %s;",
@@ -57,7 +57,7 @@ static const char *number(const ScorePrinter *printer, const Node *n)
     double v = n->at.constant.value;
 
     if (!isfloat(n))
-        return strf(printer->attn->arena, "%lld", (long long)v);
+        return strf(printer->attn->arena, "%ld", (int64_t)v);
     if (isinf(v))
         return v > 0 ? "INFINITY" : "-INFINITY";
     if (isnan(v))
@@ -72,7 +72,7 @@ static const char *position(ScorePrinter *printer, const Node *n)
     AttnPlace p = attn_index_map(attn, a);
     const char *i = a == attn->query
                         ? "q0 + r"
-                        : strf(attn->arena, "i_%s", attn_axis_name(attn, a));
+                        : strf(attn->arena, "i_%s", attn_axis(attn, a));
 
     if (a == attn->key && p.two)
         return local(printer, n,
@@ -108,7 +108,7 @@ static const char *load(ScorePrinter *printer, const Node *n)
 static const char *operand(const ScorePrinter *printer, const Node *n, int k)
 {
     const Node *a = n->in[k];
-    const char *v = printer->val[attn_body_index(printer->attn, a)];
+    const char *v = printer->val[attn_node(printer->attn, a)];
 
     if (isfloat(n) && !isfloat(a) && !(n->op == Owhere && k == 0))
         return strf(printer->attn->arena, "(%s)%s", float_type(printer->attn),
@@ -127,8 +127,7 @@ static const char *scalar_text(const ScorePrinter *printer,
     for (int k = 0; k < n->nin; k++)
         arg[k] = operand(printer, n, k);
     put_scalar(&x, scalar,
-               &(ScalarNames){ arg,
-                               printer->val[attn_body_index(printer->attn, n)],
+               &(ScalarNames){ arg, printer->val[attn_node(printer->attn, n)],
                                dy, printer->attn->dt });
     return x.s;
 }
@@ -195,7 +194,7 @@ static double scale_factor(const Node *n, int *k)
 /* Product of the factors from the score down to its term; 0 if another op or a
  * further use of a node is in between. *passed: `at` is one of the scaling
  * nodes. */
-static double scale_of_score(const Attn *attn, const Node *at, int *passed)
+static double unit_of(const Attn *attn, const Node *at, int *passed)
 {
     double c = 1;
     const Node *n = attn->score;
@@ -221,9 +220,7 @@ double attn_unit(const Attn *attn)
 {
     int passed = 0;
 
-    return attn->scaled && attn->nterm == 1
-               ? scale_of_score(attn, NULL, &passed)
-               : 0;
+    return attn->scaled && attn->nterm == 1 ? unit_of(attn, NULL, &passed) : 0;
 }
 
 /* Is n a scaling node whose factor is part of the unit? */
@@ -231,8 +228,8 @@ static int is_scaling(const Attn *attn, const Node *n)
 {
     int passed = 0;
 
-    return attn->scaled && attn->nterm == 1 &&
-           scale_of_score(attn, n, &passed) > 0 && passed;
+    return attn->scaled && attn->nterm == 1 && unit_of(attn, n, &passed) > 0 &&
+           passed;
 }
 
 static const char *elementwise(ScorePrinter *printer, const Node *n)
@@ -253,7 +250,7 @@ static const char *elementwise(ScorePrinter *printer, const Node *n)
 
 static void value(ScorePrinter *printer, const Node *n)
 {
-    const char **v = &printer->val[attn_body_index(printer->attn, n)];
+    const char **v = &printer->val[attn_node(printer->attn, n)];
     int term = term_of(printer->attn, n);
 
     if (*v)
@@ -264,7 +261,7 @@ static void value(ScorePrinter *printer, const Node *n)
                         printer->attn->gpu ? "s%d" : "s%d[j]", term));
     else if (attn_is_exact_mask(printer->attn, n)) {
         value(printer, n->in[1]);
-        *v = printer->val[attn_body_index(printer->attn, n->in[1])];
+        *v = printer->val[attn_node(printer->attn, n->in[1])];
     } else if (n->op == Oconst)
         *v = number(printer, n);
     else if (n->op == Oarg)
@@ -287,7 +284,7 @@ static int is_wanted(const Attn *attn, const Node *n)
 
 static int depends(ScorePrinter *printer, const Node *n)
 {
-    int at = attn_body_index(printer->attn, n);
+    int at = attn_node(printer->attn, n);
     int yes = term_of(printer->attn, n) >= 0 || is_wanted(printer->attn, n);
 
     if (printer->dep[at])
@@ -314,14 +311,14 @@ static const char *gradient(const ScorePrinter *printer, const Node *n, int k,
 
 static void add_gradient(ScorePrinter *printer, const Node *n, const char *expr)
 {
-    const char **d = &printer->dy[attn_body_index(printer->attn, n)];
+    const char **d = &printer->dy[attn_node(printer->attn, n)];
 
     *d = *d ? strf(printer->attn->arena, "(%s) + (%s)", *d, expr) : expr;
 }
 
 static void backward(ScorePrinter *printer, const Node *n)
 {
-    int at = attn_body_index(printer->attn, n);
+    int at = attn_node(printer->attn, n);
     const char *dy = strf(printer->attn->arena, "g%d", at);
 
     if (!printer->dy[at])
@@ -348,7 +345,7 @@ static void store_gradients(ScorePrinter *printer)
     const char *j = attn->gpu ? "" : "[j]";
 
     for (int i = 0; i < attn->nterm; i++) {
-        int at = attn_body_index(attn, attn->term[i]);
+        int at = attn_node(attn, attn->term[i]);
         if (printer->dy[at])
             put_line(&printer->col, printer->depth + 1, "s%d%s = g%d;", i, j,
                      at);
@@ -371,7 +368,7 @@ static void put_backward_row(ScorePrinter *printer)
     /* clang-format on */
     Attn *attn = printer->attn;
     const char *f = float_type(attn),
-               *z = printer->val[attn_body_index(attn, attn->score)];
+               *z = printer->val[attn_node(attn, attn->score)];
     const char *const *say = lines[attn->gpu != 0];
 
     put_line(&printer->col, printer->depth + 1, say[0], f, attn->type, z);
@@ -379,7 +376,7 @@ static void put_backward_row(ScorePrinter *printer)
     put_line(&printer->col, printer->depth + 1, "%s", say[2]);
     depends(printer, attn->score);
     add_gradient(printer, attn->score, "ds");
-    for (int i = attn_body_index(attn, attn->score); i >= 0; i--)
+    for (int i = attn_node(attn, attn->score); i >= 0; i--)
         backward(printer, attn->body->node[i]);
     store_gradients(printer);
 }
@@ -393,10 +390,10 @@ static void put_masked_columns(ScorePrinter *printer, int grad)
         put(&z, "pr[j] = ");
     for (int i = 0; i < attn->nterm && grad; i++)
         put(&z, "s%d[j] = ", i);
-    put_line(&attn->out, printer->depth,
-             "for (int j = (int)seen; j < at_keys; j++)");
-    put_line(&attn->out, printer->depth + 1,
-             grad ? "%s0;" : "%ss0[j] = -INFINITY;", z.s ? z.s : "");
+    attn_line(attn, printer->depth,
+              "for (int j = (int)seen; j < at_keys; j++)");
+    attn_line(attn, printer->depth + 1, grad ? "%s0;" : "%ss0[j] = -INFINITY;",
+              z.s ? z.s : "");
 }
 
 static ScorePrinter score_new(Attn *attn, int depth)
@@ -421,7 +418,7 @@ void attn_score1(Attn *attn, int depth, int grad)
         put_backward_row(&s);
     else
         put_line(&s.col, depth + 1, "z = in ? %s : -INFINITY;",
-                 s.val[attn_body_index(attn, attn->score)]);
+                 s.val[attn_node(attn, attn->score)]);
     put(&attn->out, "%s%s", s.row.s ? s.row.s : "", s.col.s);
 }
 
@@ -433,13 +430,13 @@ void attn_score(Attn *attn, int depth, int grad)
         put_backward_row(&s);
     else
         put_line(&s.col, depth + 1, "s0[j] = %s;",
-                 s.val[attn_body_index(attn, attn->score)]);
+                 s.val[attn_node(attn, attn->score)]);
     for (int i = 0; i < attn->nterm; i++)
-        put_line(&attn->out, depth, "at_%s *restrict s%d = t%d + r * at_ld;",
-                 attn->type, i, i);
+        attn_line(attn, depth, "at_%s *restrict s%d = t%d + r * at_ld;",
+                  attn->type, i, i);
     put(&attn->out, "%s", s.row.s ? s.row.s : "");
-    put_line(&attn->out, depth, "for (int j = 0; j < (int)seen; j++) {");
+    attn_line(attn, depth, "for (int j = 0; j < (int)seen; j++) {");
     put(&attn->out, "%s", s.col.s);
-    put_line(&attn->out, depth, "}");
+    attn_line(attn, depth, "}");
     put_masked_columns(&s, grad);
 }

@@ -23,7 +23,7 @@ int64_t attn_workspace_bytes = (int64_t)9 << 28;
 
 static int64_t blocks_along(const Attn *attn, const Axis *a)
 {
-    return (attn_local_size(attn, a) + ATWGROWS - 1) / ATWGROWS;
+    return divide_up(attn_local_size(attn, a), ATWGROWS);
 }
 
 /* Pairs of a block of keys and a block of queries with stored gradients. */
@@ -40,7 +40,7 @@ static int64_t all_combinations(const Attn *attn)
     return attn_local_product(attn, attn->x, attn->nx);
 }
 
-static int64_t job_combinations(const AttnGpu *attn, const AttnJob *job)
+static int64_t outer_size(const AttnGpu *attn, const AttnJob *job)
 {
     return attn_local_product(&attn->attn, job->over, job->nover);
 }
@@ -48,17 +48,16 @@ static int64_t job_combinations(const AttnGpu *attn, const AttnJob *job)
 /* Parts over which the sums of a block continue. */
 int64_t attn_sum_parts(const AttnGpu *attn, const AttnJob *job)
 {
-    return attn->pairs > job_combinations(attn, job)
-               ? attn->pairs / job_combinations(attn, job)
+    return attn->pairs > outer_size(attn, job)
+               ? attn->pairs / outer_size(attn, job)
                : 1;
 }
 
 int64_t attn_combinations(const AttnGpu *attn, const AttnJob *job)
 {
-    int64_t parts_of_job =
-        (attn->pairs ? attn->pairs : 1) / attn_sum_parts(attn, job);
+    int64_t parts = (attn->pairs ? attn->pairs : 1) / attn_sum_parts(attn, job);
 
-    return job_combinations(attn, job) / parts_of_job;
+    return outer_size(attn, job) / parts;
 }
 
 /* Address of the gradients of scores of the block's rows and the tile's
@@ -69,21 +68,19 @@ const char *attn_dscores_at(AttnGpu *gpu, const AttnJob *job)
     int64_t keys = blocks_along(attn, attn->key);
     int64_t loop = attn_local_product(attn, job->loop, job->nloop) /
                    attn_sum_parts(gpu, job);
-    const char *c = strf(attn->arena, "item %% %lld",
-                         (long long)attn_combinations(gpu, job));
+    const char *c =
+        strf(attn->arena, "item %% %ld", attn_combinations(gpu, job));
 
     if (job->nloop)
-        c = strf(attn->arena, "(%s) * %lld + now / %lld %% %lld", c,
-                 (long long)loop, (long long)attn_wg(gpu, job).tiles,
-                 (long long)loop);
+        c = strf(attn->arena, "(%s) * %ld + now / %ld %% %ld", c, loop,
+                 attn_wg(gpu, job).tiles, loop);
     const char *square =
         attn_is_causal(attn)
-            ? strf(attn->arena, "folded(k0 / 128, q0 / 128, %lld)",
-                   (long long)keys)
-            : strf(attn->arena, "k0 / 128 * %lld + q0 / 128",
-                   (long long)blocks_along(attn, attn->query));
-    return strf(attn->arena, "dscores + ((%s) * %lld + %s) * %d", c,
-                (long long)stored_squares(attn), square, ATSQUARE);
+            ? strf(attn->arena, "folded(k0 / 128, q0 / 128, %ld)", keys)
+            : strf(attn->arena, "k0 / 128 * %ld + q0 / 128",
+                   blocks_along(attn, attn->query));
+    return strf(attn->arena, "dscores + ((%s) * %ld + %s) * %d", c,
+                stored_squares(attn), square, ATSQUARE);
 }
 
 /* Bytes of the gradients of scores of one part; partial sums follow them. */
@@ -115,10 +112,10 @@ const char *attn_waiting_at(AttnGpu *attn, const AttnJob *job, int out)
     AttnJob before = *job;
 
     before.nout = out;
-    return strf(attn->attn.arena, "dscores + %lld + item * %lld",
-                (long long)(stored_bytes(attn) + waiting_bytes(attn, job) +
-                            item_bytes(attn, &before)),
-                (long long)item_bytes(attn, job));
+    return strf(attn->attn.arena, "dscores + %ld + item * %ld",
+                (stored_bytes(attn) + waiting_bytes(attn, job) +
+                 item_bytes(attn, &before)),
+                item_bytes(attn, job));
 }
 
 /* Are its axes the first axes of the score, so that its parts are those of the
@@ -169,8 +166,8 @@ static int64_t all_bytes(const AttnGpu *attn)
 static int64_t parts_within(const AttnGpu *attn, const AttnJob *job,
                             int64_t space)
 {
-    int64_t keys = job_combinations(attn, job),
-            all = all_combinations(&attn->attn), n = 1;
+    int64_t keys = outer_size(attn, job), all = all_combinations(&attn->attn),
+            n = 1;
 
     while (n < all && (all % n || (n > keys ? n % keys : keys % n) ||
                        all_bytes(attn) / n > space))
@@ -184,7 +181,7 @@ static int64_t parts_of_job(const AttnGpu *attn, const AttnJob *job)
 {
     int64_t width = attn_job_width(attn, job);
     int64_t blocks =
-        job_combinations(attn, job) * blocks_along(&attn->attn, attn->attn.key);
+        outer_size(attn, job) * blocks_along(&attn->attn, attn->attn.key);
 
     if (width <= LEAST || width > MOST)
         return 0;

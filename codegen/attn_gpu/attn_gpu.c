@@ -106,21 +106,19 @@ static void put_item(AttnGpu *gpu, const AttnJob *job, int64_t rows)
     Axis *a = job->keys ? attn->key : attn->query;
     int64_t over = attn_combinations(gpu, job);
     int64_t n = blocks_of_rows(gpu, job, rows);
-    const char *c = strf(attn->arena, "(item %% %lld)", (long long)over);
+    const char *c = strf(attn->arena, "(item %% %ld)", over);
 
     if (gpu->pairs > 1)
-        c = strf(attn->arena, "(launch / %lld * %lld + item %% %lld)",
-                 2 * (long long)attn_sum_parts(gpu, job), (long long)over,
-                 (long long)over);
+        c = strf(attn->arena, "(launch / %ld * %ld + item %% %ld)",
+                 2 * attn_sum_parts(gpu, job), over, over);
 
     attn_coords(attn, 2, c, (Axis *const *)job->over, job->nover);
-    put_line(&attn->out, 2, "const int %s = (int)(%sitem / %lld) * %lld;",
-             job->keys ? "k0" : "q0",
-             job->keys ? "" : strf(attn->arena, "%lld - ", (long long)n - 1),
-             (long long)over, (long long)rows);
-    put_line(&attn->out, 2, "const int %s = (int)at_least(%s - %s, %lld);",
-             job->keys ? "cols" : "rows", attn_size_name(attn, a),
-             job->keys ? "k0" : "q0", (long long)rows);
+    attn_line(attn, 2, "const int %s = (int)(%sitem / %ld) * %ld;",
+              job->keys ? "k0" : "q0",
+              job->keys ? "" : strf(attn->arena, "%ld - ", n - 1), over, rows);
+    attn_line(attn, 2, "const int %s = (int)at_least(%s - %s, %ld);",
+              job->keys ? "cols" : "rows", attn_size_name(attn, a),
+              job->keys ? "k0" : "q0", rows);
 }
 
 /* Opens a job: each block has one item, or a share of one with the other blocks
@@ -132,16 +130,15 @@ static int64_t open_job_items(AttnGpu *gpu, const AttnJob *job, int64_t rows)
     int64_t blocks = items * job->split;
 
     blocks = (blocks + gpu->cluster - 1) / gpu->cluster * gpu->cluster;
-    put_line(&attn->out, 1, "if (block < %lld) {", (long long)blocks);
-    put_line(&attn->out, 2, "const int64_t item = block / %lld;",
-             (long long)job->split);
+    attn_line(attn, 1, "if (block < %ld) {", blocks);
+    attn_line(attn, 2, "const int64_t item = block / %ld;", job->split);
     if (blocks > items * job->split) {
-        put_line(&attn->out, 2, "if (item >= %lld)", (long long)items);
-        put_line(&attn->out, 3, "return;");
+        attn_line(attn, 2, "if (item >= %ld)", items);
+        attn_line(attn, 3, "return;");
     }
     if (job->split > 1)
-        put_line(&attn->out, 2, "const int share = (int)(block %% %lld);",
-                 (long long)job->split);
+        attn_line(attn, 2, "const int share = (int)(block %% %ld);",
+                  job->split);
     put_item(gpu, job, rows);
     return blocks;
 }
@@ -158,16 +155,16 @@ static int64_t put_persistent_items(AttnGpu *gpu, const AttnJob *job,
     int64_t items = items_of(gpu, job, ATWGROWS);
     int64_t blocks = items < GPUBLOCKS ? items : GPUBLOCKS;
 
-    put_line(&attn->out, 1, "int stage = 0, phase = 0;");
-    put_line(&attn->out, 1, "for (int round = 0;; round++) {");
-    put_line(&attn->out, 2,
-             "const int64_t item = (int64_t)round * gridDim.x + (round & 1 ? "
-             "gridDim.x - 1 - blockIdx.x : blockIdx.x);");
-    put_line(&attn->out, 2, "if (item >= %lld)", (long long)items);
-    put_line(&attn->out, 3, "break;");
+    attn_line(attn, 1, "int stage = 0, phase = 0;");
+    attn_line(attn, 1, "for (int round = 0;; round++) {");
+    attn_line(attn, 2,
+              "const int64_t item = (int64_t)round * gridDim.x + (round & 1 ? "
+              "gridDim.x - 1 - blockIdx.x : blockIdx.x);");
+    attn_line(attn, 2, "if (item >= %ld)", items);
+    attn_line(attn, 3, "break;");
     put_item(gpu, job, ATWGROWS);
     put_job(gpu, job);
-    put_line(&attn->out, 1, "}");
+    attn_line(attn, 1, "}");
     return (blocks + gpu->cluster - 1) / gpu->cluster * gpu->cluster;
 }
 
@@ -177,16 +174,16 @@ static int64_t put_jobs(AttnGpu *gpu, int64_t rows,
     Attn *attn = &gpu->attn;
     int64_t blocks = 0;
 
-    put_line(&attn->out, 1, "int64_t block = blockIdx.x;");
+    attn_line(attn, 1, "int64_t block = blockIdx.x;");
     for (int i = 0; i < gpu->njob; i++) {
         const AttnJob *j = &gpu->job[i];
         if (j->loads)
             continue;
         int64_t n = open_job_items(gpu, j, rows);
         put_job(gpu, j);
-        put_line(&attn->out, 2, "return;");
-        put_line(&attn->out, 1, "}");
-        put_line(&attn->out, 1, "block -= %lld;", (long long)n);
+        attn_line(attn, 2, "return;");
+        attn_line(attn, 1, "}");
+        attn_line(attn, 1, "block -= %ld;", n);
         blocks += n;
     }
     return blocks;
@@ -199,10 +196,10 @@ static void put_backward(AttnGpu *gpu,
 
     for (int i = 0; i < gpu->njob; i++)
         if (gpu->job[i].loads) {
-            put_line(&attn->out, 1, "if (launch & 1) {");
+            attn_line(attn, 1, "if (launch & 1) {");
             gpu->then = put_persistent_items(gpu, &gpu->job[i], put_job);
-            put_line(&attn->out, 1, "return;");
-            put_line(&attn->out, 1, "}");
+            attn_line(attn, 1, "return;");
+            attn_line(attn, 1, "}");
         }
     gpu->blocks = put_jobs(gpu, ATWGROWS, put_job);
 }
@@ -216,21 +213,19 @@ static void put_roles(AttnGpu *gpu)
 
     for (int i = 0; i < gpu->njob; i++)
         many |= attn_job_width(gpu, &gpu->job[i]) > 256 || gpu->pairs;
-    put_line(&attn->out, 1,
-             "extern __shared__ __align__(1024) uint8_t room[];");
-    put_line(&attn->out, 1,
-             "__shared__ __align__(8) uint64_t barriers[BARRIERS];");
-    put_line(&attn->out, 1,
-             "const uint32_t base = (shared_at(room) + 1023) & ~1023u;");
-    put_line(&attn->out, 1, "make_barriers(barriers);");
-    put_line(&attn->out, 1, "if (__shfl_sync(~0u, TID >> 7, 0) == 0) {");
-    put_line(&attn->out, 1, "few_registers<%d>();", many ? 24 : 40);
+    attn_line(attn, 1, "extern __shared__ __align__(1024) uint8_t room[];");
+    attn_line(attn, 1, "__shared__ __align__(8) uint64_t barriers[BARRIERS];");
+    attn_line(attn, 1,
+              "const uint32_t base = (shared_at(room) + 1023) & ~1023u;");
+    attn_line(attn, 1, "make_barriers(barriers);");
+    attn_line(attn, 1, "if (__shfl_sync(~0u, TID >> 7, 0) == 0) {");
+    attn_line(attn, 1, "few_registers<%d>();", many ? 24 : 40);
     if (gpu->back)
         put_backward(gpu, attn_wg_fetch);
     else
         put_persistent_items(gpu, gpu->job, attn_wg_fetch);
-    put_line(&attn->out, 1, "} else {");
-    put_line(&attn->out, 1, "many_registers<%d>();", many ? 240 : 232);
+    attn_line(attn, 1, "} else {");
+    attn_line(attn, 1, "many_registers<%d>();", many ? 240 : 232);
     if (gpu->back) {
         put_backward(gpu, attn_wg_job);
     } else {
@@ -238,7 +233,7 @@ static void put_roles(AttnGpu *gpu)
         gpu->blocks = put_persistent_items(gpu, gpu->job, attn_wg_job);
         attn_wg_close(gpu);
     }
-    put_line(&attn->out, 1, "}");
+    attn_line(attn, 1, "}");
 }
 
 void attn_lower_cuda(Graph *g, Group *group, Arena *a)
@@ -273,7 +268,7 @@ void attn_lower_cuda(Graph *g, Group *group, Arena *a)
     put(&s, "%s", x.tensor ? attn_wgmma_pre : attn_warp_pre);
     put(&s, "extern \"C\" __global__ void ");
     if (x.cluster > 1)
-        put(&s, "__cluster_dims__(%lld, 1, 1) ", (long long)x.cluster);
+        put(&s, "__cluster_dims__(%ld, 1, 1) ", x.cluster);
     put(&s, "__launch_bounds__(%d, 1)\n@(", threads);
     cuda_put_parameters(&s, group);
     if (x.pairs)

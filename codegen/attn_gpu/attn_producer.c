@@ -18,9 +18,7 @@
 enum { SHAREDBYTES = 224 << 10, DEEPEST = 4 };
 /* widest sums that leave registers for scores and their gradients */
 enum { MANYSUMS = 256 };
-enum {
-    ROWREGISTERS = 208
-}; /* registers of a thread for sums, a tile and rows */
+enum { ROWREGS = 208 }; /* registers of a thread for sums, a tile and rows */
 
 /* ---- layout -------------------------------------------------------------- */
 
@@ -123,7 +121,7 @@ static int has_loop(const AttnWg *wg, const AttnSlab *slab)
 static int rows_held(const AttnWg *wg)
 {
     int64_t left =
-        ROWREGISTERS - attn_wg_sums(wg->gpu, wg->job) / 2 - 3 * wg->cols / 4;
+        ROWREGS - attn_wg_sums(wg->gpu, wg->job) / 2 - 3 * wg->cols / 4;
     int n = 0;
 
     while (n < wg->gpu->attn.ndot && !has_loop(wg, &wg->row[n]) &&
@@ -219,7 +217,7 @@ int attn_wg_fits(AttnGpu *attn)
 
 static const char *int_text(const AttnWg *wg, int64_t v)
 {
-    return strf(wg->gpu->attn.arena, "%lld", (long long)v);
+    return strf(wg->gpu->attn.arena, "%ld", v);
 }
 
 /* Position of the columns of tile `now`. */
@@ -232,10 +230,10 @@ void attn_wg_place(AttnWg *wg, int depth)
 
     attn_coords(attn, depth, strf(attn->arena, "(now / %s)", k),
                 (Axis *const *)wg->job->loop, wg->job->nloop);
-    put_line(&attn->out, depth, "const int %s = now %% %s * %lld;", from, k,
-             (long long)wg->cols);
-    put_line(&attn->out, depth, "const int %s = (int)at_least(%s - %s, %lld);",
-             keys ? "rows" : "cols", size, from, (long long)wg->cols);
+    attn_line(attn, depth, "const int %s = now %% %s * %ld;", from, k,
+              wg->cols);
+    attn_line(attn, depth, "const int %s = (int)at_least(%s - %s, %ld);",
+              keys ? "rows" : "cols", size, from, wg->cols);
 }
 
 /* Condition to skip a tile. Blocks of queries read the stored gradients, so
@@ -261,16 +259,16 @@ void attn_wg_over(AttnWg *wg)
     const char *part = wg->job->split == 1 ? "0" : "share";
 
     if (turns > 1)
-        part = strf(attn->arena, "(launch / 2 %% %lld * %lld + %s)",
-                    (long long)turns, (long long)wg->job->split, part);
-    put_line(&attn->out, 3,
-             "for (int now = (int)%s * %lld, end = now + %lld; now < end; "
-             "now++) {",
-             part, (long long)each, (long long)each);
+        part = strf(attn->arena, "(launch / 2 %% %ld * %ld + %s)", turns,
+                    wg->job->split, part);
+    attn_line(attn, 3,
+              "for (int now = (int)%s * %ld, end = now + %ld; now < end; "
+              "now++) {",
+              part, each, each);
     attn_wg_place(wg, 4);
     if (unseen_tile(wg)) {
-        put_line(&attn->out, 4, "if (%s)", unseen_tile(wg));
-        put_line(&attn->out, 5, "continue;");
+        attn_line(attn, 4, "if (%s)", unseen_tile(wg));
+        attn_line(attn, 5, "continue;");
     }
 }
 
@@ -280,12 +278,11 @@ static void put_skip(AttnWg *wg, int depth)
 
     if (!unseen_tile(wg))
         return;
-    put_line(&attn->out, depth, "for (; now < %lld; now++) {",
-             (long long)wg->total);
+    attn_line(attn, depth, "for (; now < %ld; now++) {", wg->total);
     attn_wg_place(wg, depth + 1);
-    put_line(&attn->out, depth + 1, "if (!(%s))", unseen_tile(wg));
-    put_line(&attn->out, depth + 2, "break;");
-    put_line(&attn->out, depth, "}");
+    attn_line(attn, depth + 1, "if (!(%s))", unseen_tile(wg));
+    attn_line(attn, depth + 2, "break;");
+    attn_line(attn, depth, "}");
 }
 
 /* Forward: attn_wg_first moves to the first visible tile of an item, or to its
@@ -295,11 +292,11 @@ void attn_wg_first(AttnWg *wg)
 {
     Attn *attn = &wg->gpu->attn;
 
-    put_line(&attn->out, 3, "int now = 0;");
+    attn_line(attn, 3, "int now = 0;");
     put_skip(wg, 3);
     if (unseen_tile(wg)) {
-        put_line(&attn->out, 3, "if (now >= %lld)", (long long)wg->total);
-        put_line(&attn->out, 4, "now = 0;");
+        attn_line(attn, 3, "if (now >= %ld)", wg->total);
+        attn_line(attn, 4, "now = 0;");
     }
 }
 
@@ -308,10 +305,10 @@ void attn_wg_follow(AttnWg *wg)
     Attn *attn = &wg->gpu->attn;
 
     attn_wg_next(wg, 4);
-    put_line(&attn->out, 4, "now++;");
+    attn_line(attn, 4, "now++;");
     put_skip(wg, 4);
-    put_line(&attn->out, 4, "if (now >= %lld)", (long long)wg->total);
-    put_line(&attn->out, 5, "break;");
+    attn_line(attn, 4, "if (now >= %ld)", wg->total);
+    attn_line(attn, 5, "break;");
 }
 
 /* Do some rows change with the combination of loop axes? */
@@ -335,15 +332,14 @@ static void put_load(AttnWg *wg, int depth, const AttnSlab *slab, int64_t rows,
 {
     Attn *attn = &wg->gpu->attn;
 
-    put_line(&attn->out, depth,
-             "load_tile<%lld, %lld, %d>(%s + %lld, %s, %s, %s,",
-             (long long)rows, (long long)slab->W, attn_straight(attn, slab, 8),
-             to, (long long)slab->at, attn_row_pointer(attn, slab->v),
-             attn_stride_name(attn, slab->v, slab->a),
-             attn_stride_name(attn, slab->v, slab->in));
-    put_line(&attn->out, depth, "    %s, (int)%s, %lld);",
-             slab->a == attn->key ? "k0" : "q0", attn_size_name(attn, slab->a),
-             (long long)slab->w);
+    attn_line(attn, depth, "load_tile<%ld, %ld, %d>(%s + %ld, %s, %s, %s,",
+              rows, slab->W, attn_straight(attn, slab, 8), to, slab->at,
+              attn_row_pointer(attn, slab->v),
+              attn_stride_name(attn, slab->v, slab->a),
+              attn_stride_name(attn, slab->v, slab->in));
+    attn_line(attn, depth, "    %s, (int)%s, %ld);",
+              slab->a == attn->key ? "k0" : "q0", attn_size_name(attn, slab->a),
+              slab->w);
 }
 
 /* Rows that stay, or those of one combination of the loop axes. */
@@ -352,21 +348,20 @@ static void put_rows(AttnWg *wg, int depth, int loop, const char *bar)
     for (int i = 0; i < wg->nrow; i++)
         if (has_loop(wg, &wg->row[i]) == loop)
             put_load(wg, depth, &wg->row[i], ATWGROWS, "line");
-    put_line(&wg->gpu->attn.out, depth, "producer_arrive(%s);", bar);
+    attn_line(&wg->gpu->attn, depth, "producer_arrive(%s);", bar);
 }
 
 static void put_numbers(AttnWg *wg)
 {
     Attn *attn = &wg->gpu->attn;
 
-    put_line(&attn->out, 4,
-             "load_numbers<%lld>(to + %lld, %s, %s, %s, %s, q0, (int)%s);",
-             (long long)wg->cols, (long long)wg->colbytes - 1024,
-             attn_row_pointer(attn, wg->gpu->lse),
-             attn_stride_name(attn, wg->gpu->lse, attn->query),
-             attn_row_pointer(attn, wg->gpu->delta),
-             attn_stride_name(attn, wg->gpu->delta, attn->query),
-             attn_size_name(attn, attn->query));
+    attn_line(
+        attn, 4, "load_numbers<%ld>(to + %ld, %s, %s, %s, %s, q0, (int)%s);",
+        wg->cols, wg->colbytes - 1024, attn_row_pointer(attn, wg->gpu->lse),
+        attn_stride_name(attn, wg->gpu->lse, attn->query),
+        attn_row_pointer(attn, wg->gpu->delta),
+        attn_stride_name(attn, wg->gpu->delta, attn->query),
+        attn_size_name(attn, attn->query));
 }
 
 static void put_part(AttnWg *wg, int part)
@@ -375,51 +370,49 @@ static void put_part(AttnWg *wg, int part)
     int from = part ? attn->ndot : 0,
         to = parts_of(wg) == 1 || part ? wg->ncol : attn->ndot;
 
-    put_line(&attn->out, 4, "barrier_wait(ring_empty(%d, stage), phase ^ 1);",
-             part);
+    attn_line(attn, 4, "barrier_wait(ring_empty(%d, stage), phase ^ 1);", part);
     for (int i = from; i < to; i++)
         put_load(wg, 4, &wg->col[i], wg->cols, "to");
     if (wg->job->keys)
         put_numbers(wg);
     if (wg->job->loads)
-        put_line(
-            &attn->out, 4, "load_dscores(to + %lld, %s, ring_full(%d, stage));",
-            (long long)wg->dscores, attn_dscores_at(wg->gpu, wg->job), part);
-    put_line(&attn->out, 4, "producer_arrive(ring_full(%d, stage));", part);
+        put_line(&attn->out, 4,
+                 "load_dscores(to + %ld, %s, ring_full(%d, stage));",
+                 wg->dscores, attn_dscores_at(wg->gpu, wg->job), part);
+    attn_line(attn, 4, "producer_arrive(ring_full(%d, stage));", part);
 }
 
 void attn_wg_next(AttnWg *wg, int depth)
 {
     Attn *attn = &wg->gpu->attn;
 
-    put_line(&attn->out, depth, "if (++stage == %lld)", (long long)wg->stages);
-    put_line(&attn->out, depth + 1, "stage = 0, phase ^= 1;");
+    attn_line(attn, depth, "if (++stage == %ld)", wg->stages);
+    attn_line(attn, depth + 1, "stage = 0, phase ^= 1;");
 }
 
 /* Memory of the rows; forward: the round's buffer. */
 void attn_wg_line(AttnWg *wg)
 {
     Attn *attn = &wg->gpu->attn;
-    long long n = wg->lines;
+    int64_t n = wg->lines;
 
     if (wg->job->loads) /* no rows; stages continue over items */
         return;
     if (wg->gpu->back) {
-        put_line(&attn->out, 3, "const uint32_t line = base;");
-        put_line(&attn->out, 3, "int stage = 0, phase = 0;");
+        attn_line(attn, 3, "const uint32_t line = base;");
+        attn_line(attn, 3, "int stage = 0, phase = 0;");
         return;
     }
-    put_line(&attn->out, 3, "const int at = round %% %lld;", n);
-    put_line(&attn->out, 3, "const uint32_t line = base + at * %lld;",
-             (long long)wg->rowbytes);
+    attn_line(attn, 3, "const int at = round %% %ld;", n);
+    attn_line(attn, 3, "const uint32_t line = base + at * %ld;", wg->rowbytes);
 }
 
 static void put_tile(AttnWg *wg)
 {
     Attn *attn = &wg->gpu->attn;
 
-    put_line(&attn->out, 4, "const uint32_t to = base + %lld + stage * %lld;",
-             (long long)attn_wg_tiles(wg), (long long)wg->colbytes);
+    attn_line(attn, 4, "const uint32_t to = base + %ld + stage * %ld;",
+              attn_wg_tiles(wg), wg->colbytes);
     for (int i = 0; i < parts_of(wg); i++)
         put_part(wg, i);
 }
@@ -428,30 +421,28 @@ static void fetch_forward(AttnWg *wg)
 {
     Attn *attn = &wg->gpu->attn;
 
-    put_line(&attn->out, 3,
-             "barrier_wait(LINE_EMPTY(at), ~(round / %lld) & 1);",
-             (long long)wg->lines);
+    attn_line(attn, 3, "barrier_wait(LINE_EMPTY(at), ~(round / %ld) & 1);",
+              wg->lines);
     put_rows(wg, 3, 0, "LINE_FULL(at)");
     attn_wg_first(wg);
-    put_line(&attn->out, 3, "for (;;) {");
-    put_line(&attn->out, 4, "{");
+    attn_line(attn, 3, "for (;;) {");
+    attn_line(attn, 4, "{");
     attn_wg_place(wg, 4);
     put_tile(wg);
-    put_line(&attn->out, 4, "}");
+    attn_line(attn, 4, "}");
     attn_wg_follow(wg);
-    put_line(&attn->out, 3, "}");
+    attn_line(attn, 3, "}");
 }
 
 static void fetch_change(AttnWg *wg)
 {
     Attn *attn = &wg->gpu->attn;
 
-    put_line(&attn->out, 4, "if (now / %lld != combination) {",
-             (long long)wg->tiles);
-    put_line(&attn->out, 5, "combination = now / %lld;", (long long)wg->tiles);
-    put_line(&attn->out, 5, "barrier_wait(CHANGE_EMPTY, ~changes++ & 1);");
+    attn_line(attn, 4, "if (now / %ld != combination) {", wg->tiles);
+    attn_line(attn, 5, "combination = now / %ld;", wg->tiles);
+    attn_line(attn, 5, "barrier_wait(CHANGE_EMPTY, ~changes++ & 1);");
     put_rows(wg, 5, 1, "CHANGE_FULL");
-    put_line(&attn->out, 4, "}");
+    attn_line(attn, 4, "}");
 }
 
 void attn_wg_fetch(AttnGpu *gpu, const AttnJob *job)
@@ -467,11 +458,11 @@ void attn_wg_fetch(AttnGpu *gpu, const AttnJob *job)
     if (!job->loads)
         put_rows(&w, 3, 0, "ROWS_FULL");
     if (attn_wg_changes(&w))
-        put_line(&attn->out, 3, "int combination = -1, changes = 0;");
+        attn_line(attn, 3, "int combination = -1, changes = 0;");
     attn_wg_over(&w);
     if (attn_wg_changes(&w))
         fetch_change(&w);
     put_tile(&w);
     attn_wg_next(&w, 4);
-    put_line(&attn->out, 3, "}");
+    attn_line(attn, 3, "}");
 }

@@ -32,8 +32,8 @@ static const char *offset_of(Attn *attn, AttnView v, Axis *const *in, int n,
 static void put_row(Attn *attn, int depth, const char *name, AttnView v,
                     Axis *a, const char *at)
 {
-    put_line(&attn->out, depth, "const auto *%s = %s + (%s) * %s;", name,
-             attn_row_pointer(attn, v), at, attn_stride_name(attn, v, a));
+    attn_line(attn, depth, "const auto *%s = %s + (%s) * %s;", name,
+              attn_row_pointer(attn, v), at, attn_stride_name(attn, v, a));
 }
 
 /* Row q0 + r of x and row k0 + j of y, to be multiplied along the inner
@@ -56,24 +56,23 @@ static int in_fours(const Attn *attn, AttnView v, Axis *const *in, int n)
 static void put_dot(Attn *attn, int depth, const char *to, Pair p,
                     Axis *const *in, int n)
 {
-    put_line(&attn->out, depth, "{");
+    attn_line(attn, depth, "{");
     put_row(attn, depth + 1, "x", p.x, p.xa, p.xat);
     put_row(attn, depth + 1, "y", p.y, p.ya, p.yat);
     if (in_fours(attn, p.x, in, n) && in_fours(attn, p.y, in, n)) {
-        put_line(&attn->out, depth + 1, "%s += dot_fours<%lld, at_%s>(x, y);",
-                 to, (long long)attn_local_product(attn, in, n), attn->type);
-        put_line(&attn->out, depth, "}");
+        attn_line(attn, depth + 1, "%s += dot_fours<%ld, at_%s>(x, y);", to,
+                  attn_local_product(attn, in, n), attn->type);
+        attn_line(attn, depth, "}");
         return;
     }
-    put_line(&attn->out, depth + 1, "at_%s sum = 0;", attn->type);
-    put_line(&attn->out, depth + 1, "for (int c = 0; c < %lld; c++)",
-             (long long)attn_local_product(attn, in, n));
-    put_line(&attn->out, depth + 2,
-             "sum += (at_%s)up(x[%s]) * (at_%s)up(y[%s]);", attn->type,
-             offset_of(attn, p.x, in, n, "c"), attn->type,
-             offset_of(attn, p.y, in, n, "c"));
-    put_line(&attn->out, depth + 1, "%s += sum;", to);
-    put_line(&attn->out, depth, "}");
+    attn_line(attn, depth + 1, "at_%s sum = 0;", attn->type);
+    attn_line(attn, depth + 1, "for (int c = 0; c < %ld; c++)",
+              attn_local_product(attn, in, n));
+    attn_line(attn, depth + 2, "sum += (at_%s)up(x[%s]) * (at_%s)up(y[%s]);",
+              attn->type, offset_of(attn, p.x, in, n, "c"), attn->type,
+              offset_of(attn, p.y, in, n, "c"));
+    attn_line(attn, depth + 1, "%s += sum;", to);
+    attn_line(attn, depth, "}");
 }
 
 static void put_terms(Attn *attn, int depth)
@@ -98,12 +97,12 @@ static void put_delta(AttnGpu *gpu, int depth)
 {
     Attn *attn = &gpu->attn;
 
-    put_line(&attn->out, depth, "lse = row_lse((at_%s)(%s)[(q0 + r) * %s]);",
-             attn->type, attn_row_pointer(attn, gpu->lse),
-             attn_stride_name(attn, gpu->lse, attn->query));
-    put_line(&attn->out, depth, "delta = (at_%s)(%s)[(q0 + r) * %s];",
-             attn->type, attn_row_pointer(attn, gpu->delta),
-             attn_stride_name(attn, gpu->delta, attn->query));
+    attn_line(attn, depth, "lse = row_lse((at_%s)(%s)[(q0 + r) * %s]);",
+              attn->type, attn_row_pointer(attn, gpu->lse),
+              attn_stride_name(attn, gpu->lse, attn->query));
+    attn_line(attn, depth, "delta = (at_%s)(%s)[(q0 + r) * %s];", attn->type,
+              attn_row_pointer(attn, gpu->delta),
+              attn_stride_name(attn, gpu->delta, attn->query));
 }
 
 static void put_dp(AttnGpu *gpu, int depth)
@@ -133,9 +132,9 @@ static int64_t lanes(const Attn *attn, int op)
 
 static void put_sum(Attn *attn, const char *name, int64_t n)
 {
-    put_line(&attn->out, 2, "at_%s %s[%lld];", attn->type, name, (long long)n);
-    put_line(&attn->out, 2, "for (int u = 0; u < %lld; u++)", (long long)n);
-    put_line(&attn->out, 3, "%s[u] = 0;", name);
+    attn_line(attn, 2, "at_%s %s[%ld];", attn->type, name, n);
+    attn_line(attn, 2, "for (int u = 0; u < %ld; u++)", n);
+    attn_line(attn, 3, "%s[u] = 0;", name);
 }
 
 /* acc += weights of all lanes x rows of v, whose inner axes are op's. Rows with
@@ -147,18 +146,17 @@ static void put_weighed(Attn *attn, int depth, const char *acc,
     Axis *in[MAXD];
     int n = attn_inner_axes(attn, attn->node->in[op], in);
 
-    put_line(&attn->out, 0, "#pragma unroll 8");
-    put_line(&attn->out, depth, "for (int i = 0; i < 32; i++) {");
-    put_line(&attn->out, depth + 1, "const at_%s w = __shfl_sync(~0u, %s, i);",
-             attn->type, weight);
+    attn_line(attn, 0, "#pragma unroll 8");
+    attn_line(attn, depth, "for (int i = 0; i < 32; i++) {");
+    attn_line(attn, depth + 1, "const at_%s w = __shfl_sync(~0u, %s, i);",
+              attn->type, weight);
     put_row(attn, depth + 1, "x", v, a, at);
-    put_line(&attn->out, depth + 1,
-             "for (int u = 0, c = lane; c < %lld; u++, c += 32)",
-             (long long)attn_inner_count(attn, op));
-    put_line(&attn->out, depth + 2,
-             "%s[u] += w * (w != 0 ? (at_%s)up(x[%s]) : 0);", acc, attn->type,
-             lane_offset(attn, v, in, n));
-    put_line(&attn->out, depth, "}");
+    attn_line(attn, depth + 1,
+              "for (int u = 0, c = lane; c < %ld; u++, c += 32)",
+              attn_inner_count(attn, op));
+    attn_line(attn, depth + 2, "%s[u] += w * (w != 0 ? (at_%s)up(x[%s]) : 0);",
+              acc, attn->type, lane_offset(attn, v, in, n));
+    attn_line(attn, depth, "}");
 }
 
 static void put_result(Attn *attn, AttnView v, Axis *a, const char *at,
@@ -167,11 +165,11 @@ static void put_result(Attn *attn, AttnView v, Axis *a, const char *at,
     Axis *in[MAXD];
     int n = attn_inner_axes(attn, attn->node->in[op], in);
 
-    put_line(&attn->out, 2, "for (int u = 0, c = lane; c < %lld; u++, c += 32)",
-             (long long)attn_inner_count(attn, op));
-    put_line(&attn->out, 3, "put_to(%s + (%s) * %s + %s, %s[u]);",
-             attn_row_pointer(attn, v), at, attn_stride_name(attn, v, a),
-             lane_offset(attn, v, in, n), acc);
+    attn_line(attn, 2, "for (int u = 0, c = lane; c < %ld; u++, c += 32)",
+              attn_inner_count(attn, op));
+    attn_line(attn, 3, "put_to(%s + (%s) * %s + %s, %s[u]);",
+              attn_row_pointer(attn, v), at, attn_stride_name(attn, v, a),
+              lane_offset(attn, v, in, n), acc);
 }
 
 /* ---- a tile -------------------------------------------------------------- */
@@ -181,17 +179,17 @@ static void put_pairs(AttnGpu *gpu, int depth)
     Attn *attn = &gpu->attn;
 
     for (int i = 0; i < attn->nterm; i++)
-        put_line(&attn->out, depth, "at_%s s%d = 0;", attn->type, i);
+        attn_line(attn, depth, "at_%s s%d = 0;", attn->type, i);
     if (gpu->back)
-        put_line(&attn->out, depth, "at_%s dp = 0, pr = 0;", attn->type);
+        attn_line(attn, depth, "at_%s dp = 0, pr = 0;", attn->type);
     else
-        put_line(&attn->out, depth, "at_%s z = -INFINITY;", attn->type);
-    put_line(&attn->out, depth, "if (in) {");
+        attn_line(attn, depth, "at_%s z = -INFINITY;", attn->type);
+    attn_line(attn, depth, "if (in) {");
     put_terms(attn, depth + 1);
     if (gpu->back)
         put_dp(gpu, depth + 1);
     attn_score1(attn, depth + 1, gpu->back);
-    put_line(&attn->out, depth, "}");
+    attn_line(attn, depth, "}");
 }
 
 /* Columns 32 at a time, for all combinations of the job's other axes. */
@@ -204,29 +202,28 @@ static int open_columns(AttnGpu *gpu, const AttnJob *job)
     int depth = 2;
 
     for (int i = 0; i < job->nloop; i++) {
-        const char *c = attn_axis_name(attn, job->loop[i]);
-        put_line(&attn->out, depth++,
-                 "for (int64_t i_%s = 0; i_%s < %s; i_%s++) {", c, c,
-                 attn_size_name(attn, job->loop[i]), c);
+        const char *c = attn_axis(attn, job->loop[i]);
+        attn_line(attn, depth++, "for (int64_t i_%s = 0; i_%s < %s; i_%s++) {",
+                  c, c, attn_size_name(attn, job->loop[i]), c);
     }
     if (gpu->back && !job->keys) {
-        put_line(&attn->out, depth, "lse = INFINITY, delta = 0;");
+        attn_line(attn, depth, "lse = INFINITY, delta = 0;");
         put_delta(gpu, depth);
     }
-    put_line(&attn->out, depth++, "for (int %s = 0; %s < %s; %s += 32) {", from,
-             from, attn_size_name(attn, a), from);
-    put_line(&attn->out, depth, "const int %s = (int)at_least(%s - %s, 32);", n,
-             attn_size_name(attn, a), from);
+    attn_line(attn, depth++, "for (int %s = 0; %s < %s; %s += 32) {", from,
+              from, attn_size_name(attn, a), from);
+    attn_line(attn, depth, "const int %s = (int)at_least(%s - %s, 32);", n,
+              attn_size_name(attn, a), from);
     attn_skip(attn, depth, attn_tile_masked(attn, "q0", "(q0 + rows)"));
-    put_line(&attn->out, depth, "const int %s = lane, in = lane < %s;",
-             job->keys ? "r" : "j", n);
+    attn_line(attn, depth, "const int %s = lane, in = lane < %s;",
+              job->keys ? "r" : "j", n);
     return depth;
 }
 
 static void close_columns(AttnGpu *attn, int depth)
 {
     while (depth-- > 2)
-        put_line(&attn->attn.out, depth, "}");
+        attn_line(&attn->attn, depth, "}");
 }
 
 /* ---- jobs ---------------------------------------------------------------- */
@@ -245,28 +242,26 @@ static void warp_forward(AttnGpu *gpu, const AttnJob *job)
     int64_t n = lanes(attn, attn->values);
 
     put_sum(attn, "acc", n);
-    put_line(&attn->out, 2, "at_%s max = -INFINITY, sum = 0;", attn->type);
+    attn_line(attn, 2, "at_%s max = -INFINITY, sum = 0;", attn->type);
     int depth = open_columns(gpu, job);
     put_pairs(gpu, depth);
     for (size_t i = 0; i < sizeof line / sizeof *line; i++)
-        put_line(&attn->out, depth, line[i], attn->type, attn->type,
-                 attn->type);
-    put_line(&attn->out, depth, "for (int u = 0; u < %lld; u++)", (long long)n);
-    put_line(&attn->out, depth + 1, "acc[u] *= old;");
+        attn_line(attn, depth, line[i], attn->type, attn->type, attn->type);
+    attn_line(attn, depth, "for (int u = 0; u < %ld; u++)", n);
+    attn_line(attn, depth + 1, "acc[u] *= old;");
     put_weighed(attn, depth, "acc", "p", attn_operand(attn, attn->values),
                 attn->key, "k0 + i", attn->values);
     close_columns(gpu, depth);
     if (gpu->lse.n) {
-        put_line(&attn->out, 2, "if (lane == 0)");
-        put_line(&attn->out, 3,
-                 "(%s)[(q0 + r) * %s] = max + (sum > 0 ? log_%s(sum) : 0);",
-                 attn_row_pointer(attn, gpu->lse),
-                 attn_stride_name(attn, gpu->lse, attn->query), attn->type);
+        attn_line(attn, 2, "if (lane == 0)");
+        attn_line(attn, 3,
+                  "(%s)[(q0 + r) * %s] = max + (sum > 0 ? log_%s(sum) : 0);",
+                  attn_row_pointer(attn, gpu->lse),
+                  attn_stride_name(attn, gpu->lse, attn->query), attn->type);
     }
-    put_line(&attn->out, 2, "const at_%s f = sum != 0 ? 1 / sum : 0;",
-             attn->type);
-    put_line(&attn->out, 2, "for (int u = 0; u < %lld; u++)", (long long)n);
-    put_line(&attn->out, 3, "acc[u] *= f;");
+    attn_line(attn, 2, "const at_%s f = sum != 0 ? 1 / sum : 0;", attn->type);
+    attn_line(attn, 2, "for (int u = 0; u < %ld; u++)", n);
+    attn_line(attn, 3, "acc[u] *= f;");
     if (gpu->out.n)
         put_result(attn, gpu->out, attn->query, "q0 + r", "acc", attn->values);
 }
@@ -297,13 +292,13 @@ static void warp_backward(AttnGpu *gpu, const AttnJob *job)
     for (int i = 0; i < job->nout; i++)
         put_sum(attn, strf(attn->arena, "acc%d", job->out[i]),
                 lanes(attn, job->out[i]));
-    put_line(&attn->out, 2, "at_%s lse = INFINITY, delta = 0;", attn->type);
+    attn_line(attn, 2, "at_%s lse = INFINITY, delta = 0;", attn->type);
     int depth = open_columns(gpu, job);
     if (job->keys) {
-        put_line(&attn->out, depth, "lse = INFINITY, delta = 0;");
-        put_line(&attn->out, depth, "if (in) {");
+        attn_line(attn, depth, "lse = INFINITY, delta = 0;");
+        attn_line(attn, depth, "if (in) {");
         put_delta(gpu, depth + 1);
-        put_line(&attn->out, depth, "}");
+        attn_line(attn, depth, "}");
     }
     put_pairs(gpu, depth);
     for (int i = 0; i < job->nout; i++)
@@ -321,11 +316,11 @@ void attn_warp_job(AttnGpu *gpu, const AttnJob *job)
 {
     Attn *attn = &gpu->attn;
 
-    put_line(&attn->out, 2, "const int lane = TID & 31, %s = TID >> 5;",
-             job->keys ? "j" : "r");
-    put_line(&attn->out, 2, "if (%s >= %s)", job->keys ? "j" : "r",
-             job->keys ? "cols" : "rows");
-    put_line(&attn->out, 3, "return;");
+    attn_line(attn, 2, "const int lane = TID & 31, %s = TID >> 5;",
+              job->keys ? "j" : "r");
+    attn_line(attn, 2, "if (%s >= %s)", job->keys ? "j" : "r",
+              job->keys ? "cols" : "rows");
+    attn_line(attn, 3, "return;");
     if (gpu->back)
         warp_backward(gpu, job);
     else

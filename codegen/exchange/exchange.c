@@ -9,14 +9,8 @@
  * same time. SENT, SUMMED: pieces of 16 bytes in flight per thread, for
  * sendrows and for the sums of returnrows (over all ranks). LEASTPART,
  * MOSTPART: pieces of a part in a ring; teams of threads move shorter rows. */
-enum {
-    BLOCKS = 16,
-    WARP = 32,
-    SENT = 8,
-    SUMMED = 16,
-    LEASTPART = 16,
-    MOSTPART = 256
-};
+enum { BLOCKS = 16, WARP = 32, SENT = 8, SUMMED = 16 };
+enum { LEASTPART = 16, MOSTPART = 256 };
 
 /* Shape of a bulk copy: a ring of `stages` buffers per warp, of which `unread`
  * stores may still read. */
@@ -24,11 +18,6 @@ typedef struct CopyShape {
     /* part: pieces, 0: no ring; place: parts in a buffer */
     int64_t threads, stages, unread, part, place;
 } CopyShape;
-
-static void put_define(Text *out, const char *name, int64_t v)
-{
-    put(out, "#define %s %ld\n", name, v);
-}
 
 /* Elements that a thread moves at once: 16 bytes if rows are whole multiples of
  * it, else less. */

@@ -25,8 +25,8 @@ static uint64_t hash_ints(uint64_t h, const int *v, int n)
     return mix64(h, (uint64_t)n);
 }
 
-static const SizeProduct *product_make(SizePool *pool, const int *f, int n,
-                                       int64_t v)
+static const SizeProduct *size_make(SizePool *pool, const int *f, int n,
+                                    int64_t v)
 {
     if (n > MAXFACTOR)
         die("a stride of more than %d sizes", MAXFACTOR);
@@ -47,9 +47,9 @@ static const SizeProduct *product_make(SizePool *pool, const int *f, int n,
     }
 }
 
-const SizeProduct *product_one(SizePool *pool)
+const SizeProduct *size_one(SizePool *pool)
 {
-    return product_make(pool, NULL, 0, 1);
+    return size_make(pool, NULL, 0, 1);
 }
 
 static int size_id(SizePool *pool, const Axis *a, int64_t n)
@@ -63,22 +63,22 @@ static int size_id(SizePool *pool, const Axis *a, int64_t n)
     return (int)len;
 }
 
-const SizeProduct *product_of_size(SizePool *pool, const Axis *a, int64_t n)
+const SizeProduct *size_axis(SizePool *pool, const Axis *a, int64_t n)
 {
     int id = size_id(pool, a, n);
-    const SizeProduct *def = pool->size[id].def, *m = product_one(pool);
+    const SizeProduct *def = pool->size[id].def, *m = size_one(pool);
 
     if (!def)
-        return product_make(pool, &id, 1, n);
+        return size_make(pool, &id, 1, n);
     for (int i = 0; i < def->n; i++) {
         Size s = pool->size[def->f[i]];
-        m = product_mul(pool, m, product_of_size(pool, s.axis, s.n));
+        m = size_mul(pool, m, size_axis(pool, s.axis, s.n));
     }
     return m;
 }
 
-const SizeProduct *product_mul(SizePool *pool, const SizeProduct *x,
-                               const SizeProduct *y)
+const SizeProduct *size_mul(SizePool *pool, const SizeProduct *x,
+                            const SizeProduct *y)
 {
     int f[2 * MAXFACTOR], n = 0, i = 0, j = 0;
 
@@ -87,11 +87,11 @@ const SizeProduct *product_mul(SizePool *pool, const SizeProduct *x,
             f[n++] = x->f[i++];
         else
             f[n++] = y->f[j++];
-    return product_make(pool, f, n, x->v * y->v);
+    return size_make(pool, f, n, x->v * y->v);
 }
 
-const SizeProduct *product_div(SizePool *pool, const SizeProduct *x,
-                               const SizeProduct *y)
+const SizeProduct *size_div(SizePool *pool, const SizeProduct *x,
+                            const SizeProduct *y)
 {
     int f[MAXFACTOR], n = 0, j = 0;
 
@@ -100,16 +100,16 @@ const SizeProduct *product_div(SizePool *pool, const SizeProduct *x,
             j++;
         else
             f[n++] = x->f[i];
-    return j == y->n ? product_make(pool, f, n, y->v ? x->v / y->v : 0) : NULL;
+    return j == y->n ? size_make(pool, f, n, y->v ? x->v / y->v : 0) : NULL;
 }
 
 /* The order of definitions does not affect correctness: without one, two equal
  * strides are merely not recognized as equal. */
-void product_define(SizePool *pool, const Axis *a, int64_t n,
-                    const SizeProduct *product)
+void size_define(SizePool *pool, const Axis *a, int64_t n,
+                 const SizeProduct *product)
 {
     int id = size_id(pool, a, n);
-    const SizeProduct *now = product_of_size(pool, a, n);
+    const SizeProduct *now = size_axis(pool, a, n);
 
     if (now == product || pool->size[id].def || product->v != n)
         return;
@@ -121,7 +121,7 @@ void product_define(SizePool *pool, const Axis *a, int64_t n,
 
 /* ---- affine expressions -------------------------------------------------- */
 
-static int product_order(const SizeProduct *x, const SizeProduct *y)
+static int size_order(const SizeProduct *x, const SizeProduct *y)
 {
     return (x ? x->id : -1) - (y ? y->id : -1);
 }
@@ -131,9 +131,9 @@ static int by_term(const void *x, const void *y)
     const Term *a = x, *b = y;
     int d = a->var - b->var;
 
-    d = d ? d : product_order(a->div, b->div);
-    d = d ? d : product_order(a->mod, b->mod);
-    return d ? d : product_order(a->k, b->k);
+    d = d ? d : size_order(a->div, b->div);
+    d = d ? d : size_order(a->mod, b->mod);
+    return d ? d : size_order(a->k, b->k);
 }
 
 /* Joins two adjacent digits of a variable into the more significant one: ((v /
@@ -142,12 +142,12 @@ static int by_term(const void *x, const void *y)
 static int join_digits(SizePool *pool, Term *hi, const Term *lo)
 {
     if (hi->var != lo->var || !lo->mod ||
-        hi->div != product_mul(pool, lo->div, lo->mod) ||
-        hi->k != product_mul(pool, lo->k, lo->mod))
+        hi->div != size_mul(pool, lo->div, lo->mod) ||
+        hi->k != size_mul(pool, lo->k, lo->mod))
         return 0;
     hi->div = lo->div;
     hi->k = lo->k;
-    hi->mod = hi->mod ? product_mul(pool, hi->mod, lo->mod) : NULL;
+    hi->mod = hi->mod ? size_mul(pool, hi->mod, lo->mod) : NULL;
     return 1;
 }
 
@@ -216,7 +216,7 @@ const AffineExpr *affine_make(SizePool *pool, RankAffine off, int hasoff,
 
 const AffineExpr *affine_var(SizePool *pool, int var)
 {
-    Term t = { var, product_one(pool), NULL, product_one(pool) };
+    Term t = { var, size_one(pool), NULL, size_one(pool) };
 
     return affine_make(pool, aff(0), 0, &t, 1);
 }
@@ -245,7 +245,7 @@ const AffineExpr *affine_mul(SizePool *pool, const AffineExpr *affine,
 
     for (int i = 0; i < affine->nt; i++) {
         t[i] = affine->term[i];
-        t[i].k = product_mul(pool, t[i].k, product);
+        t[i].k = size_mul(pool, t[i].k, product);
     }
     return affine_make(pool, aff_scale(affine->off, product->v), affine->hasoff,
                        t, affine->nt);
@@ -261,7 +261,7 @@ static const SizeProduct *term_extent(SizePool *pool, const Term *term,
     if (term->mod)
         return term->mod;
     const SizeProduct *n = extent(ctx, term->var);
-    return n ? product_div(pool, n, term->div) : NULL;
+    return n ? size_div(pool, n, term->div) : NULL;
 }
 
 /* Are the terms the digits of a mixed-radix number, so that their sum is always
@@ -269,7 +269,7 @@ static const SizeProduct *term_extent(SizePool *pool, const Term *term,
 static int is_below(SizePool *pool, const Term *term, int n,
                     const SizeProduct *whole, Extent *extent, void *ctx)
 {
-    const SizeProduct *at = product_one(pool);
+    const SizeProduct *at = size_one(pool);
 
     for (int used = 0; used < n; used++) {
         int i = 0;
@@ -279,9 +279,9 @@ static int is_below(SizePool *pool, const Term *term, int n,
             i < n ? term_extent(pool, &term[i], extent, ctx) : NULL;
         if (!m)
             return 0;
-        at = product_mul(pool, at, m);
+        at = size_mul(pool, at, m);
     }
-    return product_div(pool, whole, at) != NULL;
+    return size_div(pool, whole, at) != NULL;
 }
 
 /* (t / div) % mod of a single term with factor 1: a digit of a digit. */
@@ -289,13 +289,13 @@ static const AffineExpr *term_digit(SizePool *pool, Term t,
                                     const SizeProduct *div,
                                     const SizeProduct *mod)
 {
-    const SizeProduct *left = t.mod ? product_div(pool, t.mod, div) : NULL;
+    const SizeProduct *left = t.mod ? size_div(pool, t.mod, div) : NULL;
 
     if (t.mod && !left)
         return NULL;
-    if (mod && left && left != mod && !product_div(pool, left, mod))
+    if (mod && left && left != mod && !size_div(pool, left, mod))
         return NULL;
-    t.div = product_mul(pool, t.div, div);
+    t.div = size_mul(pool, t.div, div);
     t.mod = mod ? mod : left;
     return affine_make(pool, aff(0), 0, &t, 1);
 }
@@ -308,7 +308,7 @@ static int split_terms(SizePool *pool, const AffineExpr *affine,
     int nhi = 0, nlo = 0;
 
     for (int i = 0; i < affine->nt; i++) {
-        const SizeProduct *k = product_div(pool, affine->term[i].k, product);
+        const SizeProduct *k = size_div(pool, affine->term[i].k, product);
         if (k) {
             hi[nhi] = affine->term[i];
             hi[nhi++].k = k;

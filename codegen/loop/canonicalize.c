@@ -49,19 +49,19 @@ static void mark_used(LoopKernel *kernel)
 }
 
 /* The i-th index expression, of expressions first, then of stores. */
-static const AffineExpr **index_expr_at(LoopKernel *kernel, size_t i)
+static const AffineExpr **index_at(LoopKernel *kernel, size_t i)
 {
     size_t n = vec_len(kernel->ex);
 
     return i < n ? &kernel->ex[i]->lin : &kernel->st[i - n].addr;
 }
 
-static size_t index_expr_count(const LoopKernel *kernel)
+static size_t index_count(const LoopKernel *kernel)
 {
     return vec_len(kernel->ex) + vec_len(kernel->st);
 }
 
-static int index_expr_used(const LoopKernel *kernel, size_t i)
+static int index_used(const LoopKernel *kernel, size_t i)
 {
     return i >= vec_len(kernel->ex) ||
            (kernel->ex[i]->seen && kernel->ex[i]->lin);
@@ -135,18 +135,18 @@ static int by_factors(const void *x, const void *y)
 }
 
 /* Does an access traverse p and q as one loop, q the inner one? */
-static int is_traversed_as_one(LoopKernel *kernel, int p, int q)
+static int walked_as_one(LoopKernel *kernel, int p, int q)
 {
-    for (size_t i = 0; i < index_expr_count(kernel); i++) {
+    for (size_t i = 0; i < index_count(kernel); i++) {
         const AffineExpr *l =
-            index_expr_used(kernel, i) ? *index_expr_at(kernel, i) : NULL;
+            index_used(kernel, i) ? *index_at(kernel, i) : NULL;
         const SizeProduct *k = NULL, *want = NULL;
         for (int j = 0; l && j < l->nt; j++) {
             if (l->term[j].var == p)
                 k = l->term[j].k;
             if (l->term[j].var == q)
-                want = product_mul(kernel->pool, l->term[j].k,
-                                   kernel->loop[q].extent);
+                want = size_mul(kernel->pool, l->term[j].k,
+                                kernel->loop[q].extent);
         }
         if (k && k == want)
             return 1;
@@ -162,10 +162,9 @@ static void cut_like_others(LoopKernel *kernel, int loop, Cuts *cuts)
         for (int q = 0; q < kernel->nloop; q++)
             if (p != q && can_replace(kernel, loop, p) &&
                 can_replace(kernel, loop, q) &&
-                product_mul(kernel->pool, kernel->loop[p].extent,
-                            kernel->loop[q].extent) ==
-                    kernel->loop[loop].extent &&
-                is_traversed_as_one(kernel, p, q))
+                size_mul(kernel->pool, kernel->loop[p].extent,
+                         kernel->loop[q].extent) == kernel->loop[loop].extent &&
+                walked_as_one(kernel, p, q))
                 add_cut(cuts, kernel->loop[q].extent);
 }
 
@@ -173,21 +172,21 @@ static Cuts cuts_of(LoopKernel *kernel, int loop)
 {
     Cuts s = { 0 };
 
-    add_cut(&s, product_one(kernel->pool));
+    add_cut(&s, size_one(kernel->pool));
     add_cut(&s, kernel->loop[loop].extent);
     if (kernel->gpu)
         cut_like_others(kernel, loop, &s);
-    for (size_t i = 0; i < index_expr_count(kernel); i++) {
-        if (!index_expr_used(kernel, i))
+    for (size_t i = 0; i < index_count(kernel); i++) {
+        if (!index_used(kernel, i))
             continue;
-        const AffineExpr *l = *index_expr_at(kernel, i);
+        const AffineExpr *l = *index_at(kernel, i);
         for (int k = 0; k < l->nt; k++) {
             const Term *term = &l->term[k];
             if (term->var != loop)
                 continue;
             add_cut(&s, term->div);
             if (term->mod)
-                add_cut(&s, product_mul(kernel->pool, term->div, term->mod));
+                add_cut(&s, size_mul(kernel->pool, term->div, term->mod));
         }
     }
     qsort(s.at, (size_t)s.n, sizeof *s.at, by_factors);
@@ -197,7 +196,7 @@ static Cuts cuts_of(LoopKernel *kernel, int loop)
 static int is_divisor_chain(LoopKernel *kernel, const Cuts *cuts)
 {
     for (int i = 1; i < cuts->n; i++)
-        if (!product_div(kernel->pool, cuts->at[i], cuts->at[i - 1]))
+        if (!size_div(kernel->pool, cuts->at[i], cuts->at[i - 1]))
             return 0;
     return 1;
 }
@@ -217,14 +216,14 @@ static const AffineExpr *cut_affine(LoopKernel *kernel,
             continue;
         }
         const SizeProduct *end =
-            term->mod ? product_mul(kernel->pool, term->div, term->mod)
+            term->mod ? size_mul(kernel->pool, term->div, term->mod)
                       : kernel->loop[loop].extent;
         for (int k = 0; k + 1 < cuts->n; k++) {
             const SizeProduct *f =
-                product_div(kernel->pool, cuts->at[k], term->div);
-            if (f && product_div(kernel->pool, end, cuts->at[k + 1]) && n < 256)
-                t[n++] = (Term){ cuts->loop[k], product_one(kernel->pool), NULL,
-                                 product_mul(kernel->pool, term->k, f) };
+                size_div(kernel->pool, cuts->at[k], term->div);
+            if (f && size_div(kernel->pool, end, cuts->at[k + 1]) && n < 256)
+                t[n++] = (Term){ cuts->loop[k], size_one(kernel->pool), NULL,
+                                 size_mul(kernel->pool, term->k, f) };
         }
     }
     return affine_make(kernel->pool, affine->off, affine->hasoff, t, n);
@@ -262,14 +261,14 @@ static void cut_loop(LoopKernel *kernel, int loop, Cuts *cuts)
 
     for (int k = 0; k + 1 < cuts->n; k++) {
         cuts->loop[k] = loop_of_digit(
-            kernel, loop,
-            product_div(kernel->pool, cuts->at[k + 1], cuts->at[k]), taken);
+            kernel, loop, size_div(kernel->pool, cuts->at[k + 1], cuts->at[k]),
+            taken);
         taken |= 1ull << cuts->loop[k];
     }
-    for (size_t i = 0; i < index_expr_count(kernel); i++)
-        if (index_expr_used(kernel, i))
-            *index_expr_at(kernel, i) =
-                cut_affine(kernel, *index_expr_at(kernel, i), loop, cuts);
+    for (size_t i = 0; i < index_count(kernel); i++)
+        if (index_used(kernel, i))
+            *index_at(kernel, i) =
+                cut_affine(kernel, *index_at(kernel, i), loop, cuts);
     for (size_t i = 0; i < vec_len(kernel->ex); i++)
         kernel->ex[i]->K = cut_mask(kernel->ex[i]->K, loop, cuts);
     for (size_t i = 0; i < vec_len(kernel->st); i++)
@@ -297,10 +296,10 @@ static void cut_all(LoopKernel *kernel)
 
 static int divide_term(LoopKernel *kernel, const Term *term)
 {
-    Term whole = { term->var, product_one(kernel->pool), NULL,
-                   product_one(kernel->pool) };
+    Term whole = { term->var, size_one(kernel->pool), NULL,
+                   size_one(kernel->pool) };
     const AffineExpr *x = affine_make(kernel->pool, aff(0), 0, &whole, 1);
-    Expr *arg[2] = { ex_affine(kernel, Di64, x),
+    Expr *arg[2] = { ex_aff(kernel, Di64, x),
                      ex_int(kernel, aff(term->div->v)) };
 
     if (term->div->n)
@@ -327,7 +326,7 @@ static const AffineExpr *without_digits(LoopKernel *kernel,
         if (!t[i].mod && !t[i].div->n)
             continue;
         t[i] = (Term){ divide_term(kernel, &affine->term[i]),
-                       product_one(kernel->pool), NULL, t[i].k };
+                       size_one(kernel->pool), NULL, t[i].k };
     }
     return affine_make(kernel->pool, affine->off, affine->hasoff, t,
                        affine->nt);
@@ -357,8 +356,8 @@ static int factors_of(const AffineExpr *affine, int loop, const SizeProduct **k)
 }
 
 /* Does affine traverse p and q as one loop, q the inner one? */
-static int traverses_as_one(LoopKernel *kernel, const AffineExpr *affine, int p,
-                            int q)
+static int walks_as_one(LoopKernel *kernel, const AffineExpr *affine, int p,
+                        int q)
 {
     const SizeProduct *kp[64], *kq[64];
 
@@ -369,7 +368,7 @@ static int traverses_as_one(LoopKernel *kernel, const AffineExpr *affine, int p,
         return 0;
     for (int i = 0; i < nq; i++) {
         const SizeProduct *want =
-            product_mul(kernel->pool, kq[i], kernel->loop[q].extent);
+            size_mul(kernel->pool, kq[i], kernel->loop[q].extent);
         int j = 0;
         while (j < np && kp[j] != want)
             j++;
@@ -395,9 +394,9 @@ static int can_merge(LoopKernel *kernel, int p, int q)
     for (size_t i = 0; i < vec_len(kernel->ex); i++)
         if (kernel->ex[i]->seen && !same_bit(kernel->ex[i]->K, p, q))
             return 0;
-    for (size_t i = 0; i < index_expr_count(kernel); i++)
-        if (index_expr_used(kernel, i) &&
-            !traverses_as_one(kernel, *index_expr_at(kernel, i), p, q))
+    for (size_t i = 0; i < index_count(kernel); i++)
+        if (index_used(kernel, i) &&
+            !walks_as_one(kernel, *index_at(kernel, i), p, q))
             return 0;
     return 1;
 }
@@ -420,20 +419,19 @@ static void merge_loops(LoopKernel *kernel, int p, int q)
 {
     Loop *a = &kernel->loop[p], *b = &kernel->loop[q];
 
-    for (size_t i = 0; i < index_expr_count(kernel); i++)
-        if (index_expr_used(kernel, i))
-            *index_expr_at(kernel, i) =
-                without_loop(kernel, *index_expr_at(kernel, i), p);
+    for (size_t i = 0; i < index_count(kernel); i++)
+        if (index_used(kernel, i))
+            *index_at(kernel, i) =
+                without_loop(kernel, *index_at(kernel, i), p);
     for (size_t i = 0; i < vec_len(kernel->ex); i++)
         kernel->ex[i]->K &= ~(1ull << p);
     for (size_t i = 0; i < vec_len(kernel->st); i++)
         kernel->st[i].loops &= ~(1ull << p);
     if (a->map) {
         b->map = a->map;
-        b->per =
-            a->per ? product_mul(kernel->pool, a->per, b->extent) : b->extent;
+        b->per = a->per ? size_mul(kernel->pool, a->per, b->extent) : b->extent;
     }
-    b->extent = product_mul(kernel->pool, a->extent, b->extent);
+    b->extent = size_mul(kernel->pool, a->extent, b->extent);
     a->gone = 1;
 }
 

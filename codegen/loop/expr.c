@@ -157,7 +157,7 @@ Expr *ex_int(LoopKernel *kernel, RankAffine x)
     return ex_make(kernel, &(Expr){ .kind = Xint, .dt = Di64, .iv = x });
 }
 
-Expr *ex_affine(LoopKernel *kernel, Dtype dt, const AffineExpr *affine)
+Expr *ex_aff(LoopKernel *kernel, Dtype dt, const AffineExpr *affine)
 {
     return ex_make(kernel, &(Expr){ .kind = Xlin, .dt = dt, .lin = affine });
 }
@@ -220,7 +220,7 @@ Expr *ex_both(LoopKernel *kernel, Expr *x, Expr *y)
 Expr *ex_within(LoopKernel *kernel, const AffineExpr *affine, RankAffine n)
 {
     return ex_op(kernel, Di32, "(uint64_t)a < (uint64_t)b",
-                 ex_affine(kernel, Di64, affine), ex_int(kernel, n), NULL);
+                 ex_aff(kernel, Di64, affine), ex_int(kernel, n), NULL);
 }
 
 Expr *ex_load(LoopKernel *kernel, Node *buf, Dtype dt, const AffineExpr *at,

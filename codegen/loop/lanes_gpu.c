@@ -18,7 +18,7 @@ int lane_count(const KernelPrinter *printer)
     return printer->width * printer->beside;
 }
 
-int varies_by_lane(const KernelPrinter *printer, const Expr *expr)
+int has_lanes(const KernelPrinter *printer, const Expr *expr)
 {
     return lane_count(printer) > 1 && (expr->deps & printer->lane);
 }
@@ -66,12 +66,12 @@ void lanes_open(KernelPrinter *printer, int u, int width, int x)
     printer->beside = x < 0 ? 1 : (int)printer->kernel->loop[x].extent->v;
     printer->lane = BIT(u) | (printer->beside == 1 ? 0 : BIT(x));
     if (x >= 0 && printer->beside == 1)
-        kernel_line(printer, "const ix i%d = 0;", x);
+        text_line(printer, "const ix i%d = 0;", x);
 }
 
 /* Elements of a vector access: contiguous and aligned for all lanes; 1:
  * scalar. */
-static int vector_elements(const KernelPrinter *printer, const AffineExpr *at)
+static int vector_of(const KernelPrinter *printer, const AffineExpr *at)
 {
     int a = printer->width, along = 0;
 
@@ -80,7 +80,7 @@ static int vector_elements(const KernelPrinter *printer, const AffineExpr *at)
         if (term->var == printer->lv && (term->k->v != 1 || along++))
             return 1;
         if (term->var >= MAXLOOP &&
-            varies_by_lane(printer, printer->kernel->ex[term->var - MAXLOOP]))
+            has_lanes(printer, printer->kernel->ex[term->var - MAXLOOP]))
             return 1; /* each lane has an index of its own */
         while (term->var != printer->lv && term->k->v % a)
             a /= 2;
@@ -95,7 +95,7 @@ static int vector_elements(const KernelPrinter *printer, const AffineExpr *at)
 
 /* ---- loads, stores, values ----------------------------------------------- */
 
-const char *lanes_prefix(KernelPrinter *printer)
+const char *each_lane(KernelPrinter *printer)
 {
     return lane_count(printer) > 1
                ? strf(printer->arena, "LANES(%d) ", lane_count(printer))
@@ -134,12 +134,12 @@ static void print_kept_load(KernelPrinter *printer, Expr *expr, Node *buf,
     if (printer->blocks > 1)
         place = strf(printer->arena, "kept + (v%d / %d * %d + TID) * %d", v,
                      printer->team * w, printer->team / printer->blocks, w);
-    kernel_line(printer, "%s t%d[%d];", dtypes[expr->dt].compute, t, w);
+    text_line(printer, "%s t%d[%d];", dtypes[expr->dt].compute, t, w);
     if (printer->filled)
-        kernel_line(printer, "load<%d, %d>(t%d, %s);", w, piece, t, place);
+        text_line(printer, "load<%d, %d>(t%d, %s);", w, piece, t, place);
     else
-        kernel_line(printer, "load_kept<%d, %d>(t%d, %s, %s);", w, piece, t,
-                    from, place);
+        text_line(printer, "load_kept<%d, %d>(t%d, %s, %s);", w, piece, t, from,
+                  place);
     printer->fills = 1;
 }
 
@@ -147,30 +147,27 @@ static void print_load(KernelPrinter *printer, Expr *expr, Node *buf,
                        const AffineExpr *at, Expr *guard)
 {
     const char *type = dtypes[expr->dt].compute;
-    int piece = guard && varies_by_lane(printer, guard)
-                    ? 1
-                    : vector_elements(printer, at);
+    int piece = guard && has_lanes(printer, guard) ? 1 : vector_of(printer, at);
     const char *g = guard ? value_name(printer, guard) : NULL;
 
     if (piece == 1) {
-        const char *x = element_load(printer, buf, at);
+        const char *x = load_text(printer, buf, at);
         if (g)
             x = strf(printer->arena, "%s ? %s : 0", g, x);
         int t = declare_local(printer, expr);
-        kernel_line(printer, "%s t%d[%d]; %st%d[l] = %s;", type, t,
-                    lane_count(printer), lanes_prefix(printer), t, x);
+        text_line(printer, "%s t%d[%d]; %st%d[l] = %s;", type, t,
+                  lane_count(printer), each_lane(printer), t, x);
     } else if (expr == printer->kept) {
         print_kept_load(printer, expr, buf, at, piece);
     } else {
         const char *from = vector_address(printer, buf, at, g);
         int t = declare_local(printer, expr);
-        kernel_line(printer, "%s t%d[%d]; %sload<%d, %d>(t%d%s, %s);", type, t,
-                    lane_count(printer), vectors_prefix(printer),
-                    printer->width, piece, t, printer->beside > 1 ? " + l" : "",
-                    from);
+        text_line(printer, "%s t%d[%d]; %sload<%d, %d>(t%d%s, %s);", type, t,
+                  lane_count(printer), vectors_prefix(printer), printer->width,
+                  piece, t, printer->beside > 1 ? " + l" : "", from);
         if (g)
-            kernel_line(printer, "%st%d[l] = %s ? t%d[l] : 0;",
-                        lanes_prefix(printer), t, g, t);
+            text_line(printer, "%st%d[l] = %s ? t%d[l] : 0;",
+                      each_lane(printer), t, g, t);
     }
     expr->array = 1;
 }
@@ -194,12 +191,12 @@ static void add_one_hot(KernelPrinter *printer, Expr *expr, const OneHot *hot)
     printer->whole = 1;
     const char *first = value_name(printer, hot->index);
     printer->whole = 0;
-    kernel_line(printer, "%s t%d[%d]; %st%d[l] = %s;", dtypes[expr->dt].compute,
-                t, lane_count(printer), lanes_prefix(printer), t, base);
-    kernel_line(printer, "if ((uint32_t)%s - (uint32_t)%s < %d)", at, first,
-                printer->width);
-    kernel_line(printer, "    %st%d[l] += %s == %s ? %s : 0;",
-                lanes_prefix(printer), t, at, index, number);
+    text_line(printer, "%s t%d[%d]; %st%d[l] = %s;", dtypes[expr->dt].compute,
+              t, lane_count(printer), each_lane(printer), t, base);
+    text_line(printer, "if ((uint32_t)%s - (uint32_t)%s < %d)", at, first,
+              printer->width);
+    text_line(printer, "    %st%d[l] += %s == %s ? %s : 0;", each_lane(printer),
+              t, at, index, number);
     expr->array = 1;
 }
 
@@ -211,9 +208,9 @@ static int print_one_hot(KernelPrinter *printer, Expr *expr)
 
     if (!is_one_hot_sum(printer, expr, &hot) || finished_store(printer, expr))
         return 0;
-    if (varies_by_lane(printer, expr) && printer->lv == printer->v &&
-        printer->beside == 1 && !varies_by_lane(printer, hot.at) &&
-        !varies_by_lane(printer, hot.number)) {
+    if (has_lanes(printer, expr) && printer->lv == printer->v &&
+        printer->beside == 1 && !has_lanes(printer, hot.at) &&
+        !has_lanes(printer, hot.number)) {
         add_one_hot(printer, expr, &hot);
         return 1;
     }
@@ -229,8 +226,8 @@ static void put_quotients(KernelPrinter *printer, Expr *expr)
                *y = converted_operand(printer, expr, 1);
     const char *q = strf(printer->arena, "t%d", declare_local(printer, expr));
 
-    kernel_line(printer, "%s",
-                text_quotients(printer->arena, q, lane_count(printer), x, y));
+    text_line(printer, "%s",
+              text_quotients(printer->arena, q, lane_count(printer), x, y));
     expr->array = 1;
 }
 
@@ -247,13 +244,13 @@ void print_lane_value(KernelPrinter *printer, Expr *expr)
     if (is_inline(expr) || expr->local)
         return;
     if (expr->kind == Xload && !printer->per_thread &&
-        !varies_by_lane(printer, expr)) { /* all threads load it */
+        !has_lanes(printer, expr)) { /* all threads load it */
         expr->passes |= pass_bit(printer);
         printer->unsynced |= pass_bit(printer);
     }
     if (print_one_hot(printer, expr))
         return;
-    if (!varies_by_lane(printer, expr)) {
+    if (!has_lanes(printer, expr)) {
         print_value(printer, expr);
     } else if (s) {
         print_load(printer, expr, storage(s->node), s->addr, NULL);
@@ -264,9 +261,9 @@ void print_lane_value(KernelPrinter *printer, Expr *expr)
     } else {
         const char *x = expr_text(printer, expr);
         int t = declare_local(printer, expr);
-        kernel_line(printer, "%s t%d[%d]; %st%d[l] = %s;",
-                    dtypes[expr->dt].compute, t, lane_count(printer),
-                    lanes_prefix(printer), t, x);
+        text_line(printer, "%s t%d[%d]; %st%d[l] = %s;",
+                  dtypes[expr->dt].compute, t, lane_count(printer),
+                  each_lane(printer), t, x);
         expr->array = 1;
     }
 }
@@ -275,9 +272,8 @@ static const char *store_condition(KernelPrinter *printer, const Store *store)
 {
     if (!printer->per_thread && !(store->loops & printer->lane))
         return "if (lane == 0) ";
-    return printer->condition
-               ? strf(printer->arena, "if (%s) ", printer->condition)
-               : "";
+    return printer->active ? strf(printer->arena, "if (%s) ", printer->active)
+                           : "";
 }
 
 void print_lane_store(KernelPrinter *printer, Store *store)
@@ -285,8 +281,7 @@ void print_lane_store(KernelPrinter *printer, Store *store)
     Node *to = storage(store->node);
     int wide = lane_count(printer) > 1 && (store->loops & printer->lane);
     Expr *val = value_to_store(store);
-    int piece = wide ? vector_elements(printer, store->addr) : 1,
-        t = val->local;
+    int piece = wide ? vector_of(printer, store->addr) : 1, t = val->local;
     const char *x = value_name(printer, val);
 
     if (store->held)
@@ -295,21 +290,21 @@ void print_lane_store(KernelPrinter *printer, Store *store)
         return;
     store->unsynced = printer->team > 1 ? printer->unsynced : 0;
     if (piece == 1) {
-        kernel_line(printer, "%s%s%s = %s;", store_condition(printer, store),
-                    wide ? lanes_prefix(printer) : "",
-                    element_text(printer, to, store->addr),
-                    text_save(printer->arena, to->dt, x));
+        text_line(printer, "%s%s%s = %s;", store_condition(printer, store),
+                  wide ? each_lane(printer) : "",
+                  element_text(printer, to, store->addr),
+                  text_save(printer->arena, to->dt, x));
         return;
     }
     if (!t || !val->array) {
         t = ++printer->nlocal;
-        kernel_line(printer, "%s t%d[%d]; %st%d[l] = %s;",
-                    dtypes[val->dt].compute, t, lane_count(printer),
-                    lanes_prefix(printer), t, x);
+        text_line(printer, "%s t%d[%d]; %st%d[l] = %s;",
+                  dtypes[val->dt].compute, t, lane_count(printer),
+                  each_lane(printer), t, x);
     }
-    kernel_line(printer, "%s%sstore<%d, %d>(%s, t%d%s);",
-                store_condition(printer, store), vectors_prefix(printer),
-                printer->width, piece,
-                vector_address(printer, to, store->addr, NULL), t,
-                printer->beside > 1 ? " + l" : "");
+    text_line(printer, "%s%sstore<%d, %d>(%s, t%d%s);",
+              store_condition(printer, store), vectors_prefix(printer),
+              printer->width, piece,
+              vector_address(printer, to, store->addr, NULL), t,
+              printer->beside > 1 ? " + l" : "");
 }

@@ -15,10 +15,9 @@ typedef struct IndexMemo {
 
 /* ---- loops and sizes ----------------------------------------------------- */
 
-const SizeProduct *kernel_axis_size(LoopKernel *kernel, const Node *n, int d)
+const SizeProduct *dim_size(LoopKernel *kernel, const Node *n, int d)
 {
-    return product_of_size(kernel->pool, n->dim[d].a,
-                           local_n(kernel->graph, n, d));
+    return size_axis(kernel->pool, n->dim[d].a, local_n(kernel->graph, n, d));
 }
 
 static int find_loop(LoopKernel *kernel, const Axis *a,
@@ -41,21 +40,19 @@ static int loop_of(LoopKernel *kernel, const Node *n, int d, int copy)
 {
     const Node *map = g_isrow(n->dim[d].a) ? n->map : NULL;
 
-    return find_loop(kernel, n->dim[d].a, kernel_axis_size(kernel, n, d), map,
-                     copy);
+    return find_loop(kernel, n->dim[d].a, dim_size(kernel, n, d), map, copy);
 }
 
 static const AffineExpr *stride_sum(LoopKernel *kernel, const Node *n,
                                     const Index *ix)
 {
-    const SizeProduct *stride = product_one(kernel->pool);
+    const SizeProduct *stride = size_one(kernel->pool);
     const AffineExpr *at = affine_make(kernel->pool, aff(0), 0, NULL, 0);
 
     for (int d = n->nd - 1; d >= 0; d--) {
         at = affine_add(kernel->pool, at,
                         affine_mul(kernel->pool, ix->at[d], stride));
-        stride =
-            product_mul(kernel->pool, stride, kernel_axis_size(kernel, n, d));
+        stride = size_mul(kernel->pool, stride, dim_size(kernel, n, d));
     }
     return at;
 }
@@ -106,15 +103,14 @@ static const AffineExpr *global_index(LoopKernel *kernel, const Node *n,
                                       const Index *ix, const int *order)
 {
     const AffineExpr *at = affine_make(kernel->pool, aff(0), 0, NULL, 0);
-    const SizeProduct *stride = product_one(kernel->pool);
+    const SizeProduct *stride = size_one(kernel->pool);
 
     for (int i = n->nd - 1; i >= 0; i--) {
         int d = order[i];
         const AffineExpr *x = global_at(kernel, n, d, ix->at[d]);
         at = affine_add(kernel->pool, at, affine_mul(kernel->pool, x, stride));
-        stride = product_mul(
-            kernel->pool, stride,
-            product_of_size(kernel->pool, n->dim[d].a, n->dim[d].n));
+        stride = size_mul(kernel->pool, stride,
+                          size_axis(kernel->pool, n->dim[d].a, n->dim[d].n));
     }
     return at;
 }
@@ -148,7 +144,7 @@ static Expr *random_value(LoopKernel *kernel, Node *n, const Index *ix)
     for (int i = 0; i < n->nd; i++)
         order[i] = i;
     arg[0] = ex_key(kernel, n->at.random.key);
-    arg[1] = ex_affine(kernel, Di64, global_index(kernel, n, ix, order));
+    arg[1] = ex_aff(kernel, Di64, global_index(kernel, n, ix, order));
     arg[2] = ex_num(kernel, Df32, n->at.random.arg);
     const char *text = n->at.random.kind == RANDuniform
                            ? "(2 * uniform(a, b) - 1) * c"
@@ -168,8 +164,7 @@ static Expr *micro_batch(LoopKernel *kernel, Node *n, const Index *ix)
     if (d == n->nd)
         return first;
     const AffineExpr *at = global_at(kernel, n, d, ix->at[d]);
-    return ex_op(kernel, Di64, "a + b", first, ex_affine(kernel, Di64, at),
-                 NULL);
+    return ex_op(kernel, Di64, "a + b", first, ex_aff(kernel, Di64, at), NULL);
 }
 
 /* Index of the element in its micro-batch, in the graph's order of axes. Axes
@@ -187,7 +182,7 @@ static Expr *index_in_micro(LoopKernel *kernel, Node *n, const Index *ix)
         }
     one.nd = k;
     mask_order(kernel, &one, order);
-    return ex_affine(kernel, Di64, global_index(kernel, &one, &in_one, order));
+    return ex_aff(kernel, Di64, global_index(kernel, &one, &in_one, order));
 }
 
 /* Number of the training step; 0 outside of steps. */
@@ -363,7 +358,7 @@ static Expr *compute_node(LoopKernel *kernel, Node *n, const Index *ix,
     case Oiota:
         return ex_as(
             kernel, compute_type(n->dt),
-            ex_affine(kernel, Di32, global_index(kernel, n, ix, (int[]){ 0 })));
+            ex_aff(kernel, Di32, global_index(kernel, n, ix, (int[]){ 0 })));
     case Orandom: return random_value(kernel, n, ix);
     case Odropout: return dropout_value(kernel, n, ix, guard);
     case Odither: return dither_value(kernel, n, ix, guard);

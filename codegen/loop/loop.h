@@ -70,16 +70,16 @@ typedef struct SizePool {
 } SizePool;
 
 SizePool *pool_new(Arena *a);
-const SizeProduct *product_one(SizePool *pool);
-const SizeProduct *product_of_size(SizePool *pool, const Axis *a, int64_t n);
-const SizeProduct *product_mul(SizePool *pool, const SizeProduct *x,
-                               const SizeProduct *y);
+const SizeProduct *size_one(SizePool *pool);
+const SizeProduct *size_axis(SizePool *pool, const Axis *a, int64_t n);
+const SizeProduct *size_mul(SizePool *pool, const SizeProduct *x,
+                            const SizeProduct *y);
 /* Returns null if y does not divide x. */
-const SizeProduct *product_div(SizePool *pool, const SizeProduct *x,
-                               const SizeProduct *y);
+const SizeProduct *size_div(SizePool *pool, const SizeProduct *x,
+                            const SizeProduct *y);
 /* Declares that axis a of size n equals the product (a merged axis). */
-void product_define(SizePool *pool, const Axis *a, int64_t n,
-                    const SizeProduct *product);
+void size_define(SizePool *pool, const Axis *a, int64_t n,
+                 const SizeProduct *product);
 const AffineExpr *affine_var(SizePool *pool, int var);
 const AffineExpr *affine_const(SizePool *pool, RankAffine off);
 const AffineExpr *affine_add(SizePool *pool, const AffineExpr *x,
@@ -208,7 +208,7 @@ typedef struct Index {
 /* The value of n at ix. Where guard is false, memory is not read and the value
  * is 0. */
 Expr *kernel_value(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard);
-const SizeProduct *kernel_axis_size(LoopKernel *kernel, const Node *n, int d);
+const SizeProduct *dim_size(LoopKernel *kernel, const Node *n, int d);
 
 /* move.c. Null: n is not a view or move. */
 Expr *move_value(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard);
@@ -230,7 +230,7 @@ Expr *ex_op(LoopKernel *kernel, Dtype dt, const char *text, Expr *a, Expr *b,
 Expr *ex_num(LoopKernel *kernel, Dtype dt, double f);
 Expr *ex_int(LoopKernel *kernel, RankAffine x);
 Expr *ex_key(LoopKernel *kernel, int64_t x);
-Expr *ex_affine(LoopKernel *kernel, Dtype dt, const AffineExpr *affine);
+Expr *ex_aff(LoopKernel *kernel, Dtype dt, const AffineExpr *affine);
 Expr *ex_load(LoopKernel *kernel, Node *buf, Dtype dt, const AffineExpr *at,
               Expr *guard);
 Expr *ex_as(LoopKernel *kernel, Dtype dt, Expr *expr); /* convert to dt */
@@ -287,8 +287,8 @@ typedef struct KernelPrinter {
     int fills, filled;    /* stored there by this pass, by an earlier pass */
     int per_thread, flat; /* the open loops are one thread's; are flattened */
     /* online softmax: the running maximum and the rescaled sum */
-    Expr *online_max, *online_sum;
-    const char *condition; /* condition of threads that have elements */
+    Expr *max, *sum;
+    const char *active; /* condition of threads that have elements */
     int shared, groups; /* loop divided among thread groups, -1: none; groups */
     Expr **done;        /* vec: values printed in the open scopes */
     const SizeProduct **size;
@@ -319,7 +319,7 @@ typedef struct Braces {
 } Braces;
 
 /* value_print.c: text of values. value_name: a computed value. expr_text: the
- * expression that computes it. affine_text, element_text, element_load,
+ * expression that computes it. affine_text, element_text, load_text,
  * converted_operand: indices, elements in memory, converted operands. */
 const char *value_name(KernelPrinter *printer, Expr *expr);
 const char *expr_text(KernelPrinter *printer, Expr *expr);
@@ -328,10 +328,9 @@ const char *exp_function(const KernelPrinter *printer, const Expr *expr);
 const char *affine_text(KernelPrinter *printer, const AffineExpr *affine);
 const char *element_text(KernelPrinter *printer, Node *buf,
                          const AffineExpr *at);
-const char *element_load(KernelPrinter *printer, Node *buf,
-                         const AffineExpr *at);
+const char *load_text(KernelPrinter *printer, Node *buf, const AffineExpr *at);
 const char *converted_operand(KernelPrinter *printer, const Expr *expr, int i);
-const char *reduction_identity(const Expr *expr);
+const char *identity(const Expr *expr);
 /* The value that a store rounds to its type. */
 Expr *value_to_store(const Store *store);
 int is_inline(const Expr *expr); /* needs no local: a number, key or index */
@@ -361,7 +360,7 @@ Expr **separated_reductions(KernelPrinter *printer, Expr *const *root,
 /* Adds to body the stores that the pass of a reduction over K can do. */
 void store_while_reducing(KernelPrinter *printer, uint64_t K, LoopBody *body);
 
-void kernel_line(KernelPrinter *printer, const char *fmt, ...)
+void text_line(KernelPrinter *printer, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 /* Index of a size in iv; the end of a loop as C text. */
 int size_arg(KernelPrinter *printer, const SizeProduct *product);
@@ -411,8 +410,7 @@ int item_loops(KernelPrinter *printer, uint64_t m, int *u);
 const SizeProduct *loop_product(KernelPrinter *printer, const int *u, int from,
                                 int to);
 /* Prints the index variables of loops u[0..k) from their flat index q. */
-void print_loop_indices(KernelPrinter *printer, const int *u, int k,
-                        const char *q);
+void put_indices(KernelPrinter *printer, const int *u, int k, const char *q);
 double loop_elements(KernelPrinter *printer, uint64_t loops);
 /* Starts a stage: the body with the unfinished stores over `loops`. */
 LoopBody begin_stage(KernelPrinter *printer, uint64_t loops);
@@ -431,9 +429,9 @@ int lane_width(KernelPrinter *printer, int u);
  * x >= 0. */
 void lanes_open(KernelPrinter *printer, int u, int width, int x);
 int lane_count(const KernelPrinter *printer); /* open lanes */
-int varies_by_lane(const KernelPrinter *printer, const Expr *expr);
+int has_lanes(const KernelPrinter *printer, const Expr *expr);
 /* Prefix of a line that is executed for each lane. */
-const char *lanes_prefix(KernelPrinter *printer);
+const char *each_lane(KernelPrinter *printer);
 uint64_t pass_bit(const KernelPrinter *printer); /* bit of the current pass */
 /* Computes a value, not a reduction; stores a value; on all lanes. */
 void print_lane_value(KernelPrinter *printer, Expr *expr);

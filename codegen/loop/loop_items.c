@@ -26,27 +26,26 @@ int item_loops(KernelPrinter *printer, uint64_t m, int *u)
 const SizeProduct *loop_product(KernelPrinter *printer, const int *u, int from,
                                 int to)
 {
-    const SizeProduct *m = product_one(printer->kernel->pool);
+    const SizeProduct *m = size_one(printer->kernel->pool);
 
     for (int i = from; i < to; i++)
-        m = product_mul(printer->kernel->pool, m,
-                        printer->kernel->loop[u[i]].extent);
+        m = size_mul(printer->kernel->pool, m,
+                     printer->kernel->loop[u[i]].extent);
     return m;
 }
 
 /* Prints the index variables of loops u[0..k) from their flat index q. */
-void print_loop_indices(KernelPrinter *printer, const int *u, int k,
-                        const char *q)
+void put_indices(KernelPrinter *printer, const int *u, int k, const char *q)
 {
     if (k)
-        kernel_line(printer, "ix d = %s;", q);
+        text_line(printer, "ix d = %s;", q);
     for (int i = k - 1; i > 0; i--) {
         int at = size_arg(printer, printer->kernel->loop[u[i]].extent);
-        kernel_line(printer, "ix i%d = d %% n%d;", u[i], at);
-        kernel_line(printer, "d /= n%d;", at);
+        text_line(printer, "ix i%d = d %% n%d;", u[i], at);
+        text_line(printer, "d /= n%d;", at);
     }
     if (k)
-        kernel_line(printer, "ix i%d = d;", u[0]);
+        text_line(printer, "ix i%d = d;", u[0]);
 }
 
 LoopBody begin_stage(KernelPrinter *printer, uint64_t loops)

@@ -24,8 +24,8 @@ Braces scope_enter(KernelPrinter *printer, uint64_t loops)
 
 Braces scope_open_loop(KernelPrinter *printer, int u)
 {
-    kernel_line(printer, "for (ix i%d = 0; i%d < %s; i%d++) {", u, u,
-                loop_end(printer, u), u);
+    text_line(printer, "for (ix i%d = 0; i%d < %s; i%d++) {", u, u,
+              loop_end(printer, u), u);
     return scope_enter(printer, BIT(u));
 }
 
@@ -36,7 +36,7 @@ void scope_leave(KernelPrinter *printer, Braces s)
     vec_cut(printer->done, s.done);
     printer->bound = s.bound;
     printer->depth--;
-    kernel_line(printer, "}");
+    text_line(printer, "}");
 }
 
 void scope_leave_all(KernelPrinter *printer, const Braces *out, int ns)
@@ -59,10 +59,10 @@ void print_value(KernelPrinter *printer, Expr *expr)
     if (is_inline(expr) || expr->local)
         return;
     expr->open |= printer->bound;
-    const char *text = s ? element_load(printer, storage(s->node), s->addr)
+    const char *text = s ? load_text(printer, storage(s->node), s->addr)
                          : expr_text(printer, expr);
-    kernel_line(printer, "const %s t%d = %s;", dtypes[expr->dt].compute,
-                declare_local(printer, expr), text);
+    text_line(printer, "const %s t%d = %s;", dtypes[expr->dt].compute,
+              declare_local(printer, expr), text);
 }
 
 /* ---- innermost lines ----------------------------------------------------- */
@@ -71,10 +71,10 @@ void print_accumulate(KernelPrinter *printer, const Expr *expr, const char *how,
                       const char *t, const char *x)
 {
     if (expr->op == Osum)
-        kernel_line(printer, "%s%s += %s;", how, t, x);
+        text_line(printer, "%s%s += %s;", how, t, x);
     else
-        kernel_line(printer, "%s%s = %s %c %s ? %s : %s;", how, t, x,
-                    expr->op == Omax ? '>' : '<', t, x, t);
+        text_line(printer, "%s%s = %s %c %s ? %s : %s;", how, t, x,
+                  expr->op == Omax ? '>' : '<', t, x, t);
 }
 
 Expr *value_to_store(const Store *store)
@@ -88,7 +88,7 @@ void print_store(KernelPrinter *printer, Store *store)
     const char *at = element_text(printer, to, store->addr),
                *x = value_name(printer, value_to_store(store));
 
-    kernel_line(printer, "%s = %s;", at, text_save(printer->arena, to->dt, x));
+    text_line(printer, "%s = %s;", at, text_save(printer->arena, to->dt, x));
 }
 
 void print_body(KernelPrinter *printer, const LoopBody *body, const char *lane)
@@ -108,17 +108,17 @@ void print_body(KernelPrinter *printer, const LoopBody *body, const char *lane)
 static void print_lane_loop(KernelPrinter *printer, int u, const LoopBody *body,
                             const char *from, const char *to)
 {
-    kernel_line(printer, "for (ix j = %s; j + %d <= %s; j += %d)", from, LANES,
-                to, LANES);
-    kernel_line(printer,
-                "#pragma GCC unroll 1"); /* not unrolled, it is vectorized */
-    kernel_line(printer, "for (int l = 0; l < %d; l++) {", LANES);
+    text_line(printer, "for (ix j = %s; j + %d <= %s; j += %d)", from, LANES,
+              to, LANES);
+    text_line(printer,
+              "#pragma GCC unroll 1"); /* not unrolled, it is vectorized */
+    text_line(printer, "for (int l = 0; l < %d; l++) {", LANES);
     Braces s = scope_enter(printer, BIT(u));
-    kernel_line(printer, "const ix i%d = j + l;", u);
+    text_line(printer, "const ix i%d = j + l;", u);
     print_body(printer, body, "l");
     scope_leave(printer, s);
-    kernel_line(printer, "for (ix i%d = %s & -%d; i%d < %s; i%d++) {", u, to,
-                LANES, u, to, u);
+    text_line(printer, "for (ix i%d = %s & -%d; i%d < %s; i%d++) {", u, to,
+              LANES, u, to, u);
     s = scope_enter(printer, BIT(u));
     print_body(printer, body, strf(printer->arena, "i%d & %d", u, LANES - 1));
     scope_leave(printer, s);
@@ -127,9 +127,9 @@ static void print_lane_loop(KernelPrinter *printer, int u, const LoopBody *body,
 void print_plain_loop(KernelPrinter *printer, int u, const LoopBody *body,
                       const char *from, const char *to)
 {
-    kernel_line(printer, "#pragma GCC ivdep");
-    kernel_line(printer, "for (ix i%d = %s; i%d < %s; i%d++) {", u, from, u, to,
-                u);
+    text_line(printer, "#pragma GCC ivdep");
+    text_line(printer, "for (ix i%d = %s; i%d < %s; i%d++) {", u, from, u, to,
+              u);
     Braces s = scope_enter(printer, BIT(u));
     print_body(printer, body, strf(printer->arena, "i%d - v%d", u, u));
     scope_leave(printer, s);
@@ -137,7 +137,7 @@ void print_plain_loop(KernelPrinter *printer, int u, const LoopBody *body,
 
 /* ---- reductions ---------------------------------------------------------- */
 
-const char *reduction_identity(const Expr *expr)
+const char *identity(const Expr *expr)
 {
     if (expr->op == Osum)
         return "0";
@@ -151,29 +151,28 @@ static void declare_arrays(KernelPrinter *printer, Expr *const *r, int nr,
 {
     for (int i = 0; i < nr; i++) {
         int t = declare_local(printer, r[i]);
-        kernel_line(printer, "%s t%d[%d]; UNWRITTEN(t%d);",
-                    dtypes[r[i]->dt].compute, t, width, t);
+        text_line(printer, "%s t%d[%d]; UNWRITTEN(t%d);",
+                  dtypes[r[i]->dt].compute, t, width, t);
     }
-    kernel_line(printer, "for (int64_t l = 0; l < %s; l++) {", used);
+    text_line(printer, "for (int64_t l = 0; l < %s; l++) {", used);
     printer->depth++;
     for (int i = 0; i < nr; i++)
-        kernel_line(printer, "t%d[l] = %s;", r[i]->local,
-                    reduction_identity(r[i]));
+        text_line(printer, "t%d[l] = %s;", r[i]->local, identity(r[i]));
     printer->depth--;
-    kernel_line(printer, "}");
+    text_line(printer, "}");
 }
 
 static void fold_lanes(KernelPrinter *printer, Expr *expr)
 {
     int from = expr->local;
 
-    kernel_line(printer, "for (int h = %d; h; h /= 2)", LANES / 2);
-    kernel_line(printer, "for (int l = 0; l < h; l++)");
+    text_line(printer, "for (int h = %d; h; h /= 2)", LANES / 2);
+    text_line(printer, "for (int l = 0; l < h; l++)");
     print_accumulate(printer, expr, "    ",
                      strf(printer->arena, "t%d[l]", from),
                      strf(printer->arena, "t%d[l + h]", from));
-    kernel_line(printer, "const %s t%d = t%d[0];", dtypes[expr->dt].compute,
-                ++printer->nlocal, from);
+    text_line(printer, "const %s t%d = t%d[0];", dtypes[expr->dt].compute,
+              ++printer->nlocal, from);
     expr->local = printer->nlocal;
 }
 
@@ -239,11 +238,11 @@ void print_inner_loop(KernelPrinter *printer, int u, const LoopBody *body)
             print_plain_loop(printer, u, body, "0", end);
         return;
     }
-    kernel_line(printer, "for (ix v%d = 0; v%d < %s; v%d += %d) {", u, u, end,
-                u, BLOCK);
+    text_line(printer, "for (ix v%d = 0; v%d < %s; v%d += %d) {", u, u, end, u,
+              BLOCK);
     Braces s = scope_enter(printer, 0);
-    kernel_line(printer, "const ix w%d = %s - v%d < %d ? %s : v%d + %d;", u,
-                end, u, BLOCK, end, u, BLOCK);
+    text_line(printer, "const ix w%d = %s - v%d < %d ? %s : v%d + %d;", u, end,
+              u, BLOCK, end, u, BLOCK);
     print_block_loop(printer, u, body);
     scope_leave(printer, s);
 }

@@ -130,10 +130,10 @@ static void print_advance(KernelPrinter *printer, const int *u, int k)
     for (int i = k - 1; i >= 0; i--) {
         int at = size_arg(printer, printer->kernel->loop[u[i]].extent);
         if (i == 0)
-            kernel_line(printer, "%si%d++;", k > 1 ? "    " : "", u[i]);
+            text_line(printer, "%si%d++;", k > 1 ? "    " : "", u[i]);
         else
-            kernel_line(printer, "%sif (++i%d == n%d && !(i%d = 0))",
-                        i < k - 1 ? "    " : "", u[i], at, u[i]);
+            text_line(printer, "%sif (++i%d == n%d && !(i%d = 0))",
+                      i < k - 1 ? "    " : "", u[i], at, u[i]);
     }
 }
 
@@ -149,8 +149,8 @@ static void cap_items(KernelPrinter *printer, const int *u, int k,
         end = strf(printer->arena, "%s * n%d", end, size_arg(printer, m));
     if (per)
         end = strf(printer->arena, "%s * %s", end, per);
-    kernel_line(printer, "if (hi > %s)", end);
-    kernel_line(printer, "    hi = %s;", end);
+    text_line(printer, "if (hi > %s)", end);
+    text_line(printer, "    hi = %s;", end);
 }
 
 static int64_t print_map(KernelPrinter *printer)
@@ -164,25 +164,23 @@ static int64_t print_map(KernelPrinter *printer)
     print_needed(printer, b.root, b.nroot);
     if (k <= 1) {
         if (k == 0)
-            kernel_line(printer, "for (ix p = lo; p < hi; p++) {");
+            text_line(printer, "for (ix p = lo; p < hi; p++) {");
         else
-            kernel_line(printer, "#pragma GCC ivdep"),
-                kernel_line(printer, "for (ix i%d = lo; i%d < hi; i%d++) {",
-                            u[0], u[0], u[0]);
+            text_line(printer, "#pragma GCC ivdep"),
+                text_line(printer, "for (ix i%d = lo; i%d < hi; i%d++) {", u[0],
+                          u[0], u[0]);
         Braces s = scope_enter(printer, all);
         print_body(printer, &b, NULL);
         scope_leave(printer, s);
         return loop_product(printer, u, 0, k)->v;
     }
     int v = u[k - 1], size = size_arg(printer, printer->kernel->loop[v].extent);
-    print_loop_indices(printer, u, k - 1,
-                       strf(printer->arena, "lo / n%d", size));
-    kernel_line(
-        printer,
-        "for (ix p = lo, f = lo %% n%d, w; p < hi; p += w - f, f = 0) {", size);
+    put_indices(printer, u, k - 1, strf(printer->arena, "lo / n%d", size));
+    text_line(printer,
+              "for (ix p = lo, f = lo %% n%d, w; p < hi; p += w - f, f = 0) {",
+              size);
     Braces s = scope_enter(printer, all & ~BIT(v));
-    kernel_line(printer, "w = n%d - f < hi - p ? n%d : f + hi - p;", size,
-                size);
+    text_line(printer, "w = n%d - f < hi - p ? n%d : f + hi - p;", size, size);
     print_needed(printer, b.root, b.nroot);
     print_plain_loop(printer, v, &b, "f", "w");
     print_advance(printer, u, k - 1);
@@ -232,8 +230,8 @@ static int64_t print_rows(KernelPrinter *printer)
     cap_items(printer, u, k, NULL);
     if (printer->items)
         print_needed(printer, v, (int)vec_len(v));
-    print_loop_indices(printer, u, k, "lo");
-    kernel_line(printer, "for (ix p = lo; p < hi; p++) {");
+    put_indices(printer, u, k, "lo");
+    text_line(printer, "for (ix p = lo; p < hi; p++) {");
     Braces s = scope_enter(printer, printer->items);
     print_needed(printer, v, (int)vec_len(v));
     print_host_stages(printer, -1);
@@ -250,17 +248,17 @@ static int64_t print_columns(KernelPrinter *printer)
     int size = size_arg(printer, printer->kernel->loop[v].extent);
     const char *end = loop_end(printer, v);
 
-    kernel_line(printer, "const ix nb = (n%d + %d) / %d;", size, BLOCK - 1,
-                BLOCK);
+    text_line(printer, "const ix nb = (n%d + %d) / %d;", size, BLOCK - 1,
+              BLOCK);
     cap_items(printer, u, k, "nb");
     print_needed(printer, x, (int)vec_len(x));
-    kernel_line(printer, "for (ix p = lo; p < hi; p++) {");
+    text_line(printer, "for (ix p = lo; p < hi; p++) {");
     printer->items &= ~BIT(v);
     Braces s = scope_enter(printer, printer->items);
-    kernel_line(printer, "const ix v%d = p %% nb * %d;", v, BLOCK);
-    kernel_line(printer, "const ix w%d = %s - v%d < %d ? %s : v%d + %d;", v,
-                end, v, BLOCK, end, v, BLOCK);
-    print_loop_indices(printer, u, k, "p / nb");
+    text_line(printer, "const ix v%d = p %% nb * %d;", v, BLOCK);
+    text_line(printer, "const ix w%d = %s - v%d < %d ? %s : v%d + %d;", v, end,
+              v, BLOCK, end, v, BLOCK);
+    put_indices(printer, u, k, "p / nb");
     print_needed(printer, x, (int)vec_len(x));
     printer->items |= BIT(v);
     print_host_stages(printer, v);

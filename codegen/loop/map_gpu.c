@@ -36,8 +36,8 @@ static void set_blocks(KernelPrinter *printer, int64_t blocks, int threads)
 static void stop_at_end(KernelPrinter *printer, int u, const char *index)
 {
     if (printer->kernel->loop[u].map)
-        kernel_line(printer, "if (%s%d >= %s) return;", index, u,
-                    loop_end(printer, u));
+        text_line(printer, "if (%s%d >= %s) return;", index, u,
+                  loop_end(printer, u));
 }
 
 /* Threads beyond the end of a ragged loop of the item return. */
@@ -45,11 +45,6 @@ static void stop_at_ends(KernelPrinter *printer, const int *u, int k)
 {
     for (int i = 0; i < k; i++)
         stop_at_end(printer, u[i], "i");
-}
-
-static int64_t ceil_of(int64_t x, int64_t y)
-{
-    return (x + y - 1) / y;
 }
 
 static int power_of_two(int64_t x, int most)
@@ -116,18 +111,18 @@ static void print_grouped_items(KernelPrinter *printer, int v, int w,
     const char *limit = loop_end(printer, v), *name = w > 1 ? "v" : "i";
 
     printer->team = power_of_two(per, 32);
-    int64_t tiles = ceil_of(per, printer->team);
+    int64_t tiles = divide_up(per, printer->team);
     int64_t blocks = loop_product(printer, u, 0, k)->v * tiles;
     printer->groups = groups_per_block(printer, blocks);
-    kernel_line(printer, "const int group = TID / %d;", printer->team);
-    kernel_line(printer, "const ix p = blockIdx.x;");
-    kernel_line(printer, "const ix at = (p %% %ld * %d + TID %% %d) * %d;",
-                tiles, printer->team, printer->team, w);
-    kernel_line(printer, "const bool on = group == 0 && at < %s;", limit);
-    kernel_line(printer, "const ix %s%d = at < %s ? at : 0;", name, v, limit);
-    print_loop_indices(printer, u, k, strf(printer->arena, "p / %ld", tiles));
+    text_line(printer, "const int group = TID / %d;", printer->team);
+    text_line(printer, "const ix p = blockIdx.x;");
+    text_line(printer, "const ix at = (p %% %ld * %d + TID %% %d) * %d;", tiles,
+              printer->team, printer->team, w);
+    text_line(printer, "const bool on = group == 0 && at < %s;", limit);
+    text_line(printer, "const ix %s%d = at < %s ? at : 0;", name, v, limit);
+    put_indices(printer, u, k, strf(printer->arena, "p / %ld", tiles));
     stop_at_ends(printer, u, k);
-    printer->condition = "on";
+    printer->active = "on";
     set_blocks(printer, blocks, printer->team * printer->groups);
 }
 
@@ -137,18 +132,18 @@ static void print_single_items(KernelPrinter *printer, int v, int w,
     int64_t per = v < 0 ? 1 : printer->kernel->loop[v].extent->v / w;
     int64_t items = loop_product(printer, u, 0, k)->v * per;
 
-    kernel_line(printer, "const ix p = (ix)blockIdx.x * %d + TID;", BLOCKMAP);
+    text_line(printer, "const ix p = (ix)blockIdx.x * %d + TID;", BLOCKMAP);
     if (items % BLOCKMAP)
-        kernel_line(printer, "if (p >= %ld) return;", items);
+        text_line(printer, "if (p >= %ld) return;", items);
     if (v >= 0)
-        kernel_line(printer, "const ix %s%d = p %% %ld * %d;",
-                    w > 1 ? "v" : "i", v, per, w);
-    print_loop_indices(printer, u, k,
-                       per == 1 ? "p" : strf(printer->arena, "p / %ld", per));
+        text_line(printer, "const ix %s%d = p %% %ld * %d;", w > 1 ? "v" : "i",
+                  v, per, w);
+    put_indices(printer, u, k,
+                per == 1 ? "p" : strf(printer->arena, "p / %ld", per));
     stop_at_ends(printer, u, k);
     if (v >= 0)
         stop_at_end(printer, v, w > 1 ? "v" : "i");
-    set_blocks(printer, ceil_of(items, BLOCKMAP), BLOCKMAP);
+    set_blocks(printer, divide_up(items, BLOCKMAP), BLOCKMAP);
 }
 
 static void map_to_threads(KernelPrinter *printer, Expr *const *red)
@@ -170,7 +165,7 @@ static void map_to_threads(KernelPrinter *printer, Expr *const *red)
         print_grouped_items(printer, v, w, u, k);
     else
         print_single_items(printer, v, w, u, k);
-    kernel_line(printer, "{");
+    text_line(printer, "{");
     Braces s = scope_enter(printer, printer->items);
     if (v >= 0)
         lanes_open(printer, v, w, -1);
@@ -228,7 +223,7 @@ static int threads_holding_row(KernelPrinter *printer, int beside, int *strips)
             *strips = s;
             return (int)(pieces / s);
         }
-    return pieces <= MOSTTEAM ? (int)ceil_of(pieces, WARP) * WARP : 0;
+    return pieces <= MOSTTEAM ? (int)divide_up(pieces, WARP) * WARP : 0;
 }
 
 /* Can a team hold the item's rows in registers? All results and sums must run
@@ -321,7 +316,7 @@ static int threads_passing_row(KernelPrinter *printer, Expr *const *red,
     if (once && !few && work > 32)
         work = work > 64 * UNDERWAY ? work / UNDERWAY / 2 : 32;
     if (!once && !few && work > SHORTROW && work <= MOSTTEAM / 2)
-        work = ceil_of(work, SHORTPIECES);
+        work = divide_up(work, SHORTPIECES);
     if (!once && work >= LONGROW * MOSTTEAM)
         printer->team = MOSTTEAM;
     return power_of_two(work, printer->team);
@@ -379,7 +374,7 @@ static void divide_row_over_cluster(KernelPrinter *printer, const Expr *one,
 
     printer->team = BLOCKS * threads;
     printer->blocks = printer->group->cluster = BLOCKS;
-    printer->keep = ceil_of(n, (int64_t)printer->team * w) * threads * w;
+    printer->keep = divide_up(n, (int64_t)printer->team * w) * threads * w;
     printer->group->together = fit < MOSTBLOCKS ? (int)fit : MOSTBLOCKS;
 }
 
@@ -398,8 +393,8 @@ static void keep_rows_in_shared(KernelPrinter *printer, const Expr *one)
     printer->keep = n;
     if (2 * n * size > KEPT)
         divide_row_over_cluster(printer, one, w);
-    kernel_line(printer, "extern __shared__ __align__(16) %s kept[];",
-                dtypes[one->buf->dt].store);
+    text_line(printer, "extern __shared__ __align__(16) %s kept[];",
+              dtypes[one->buf->dt].store);
 }
 
 static void hold_row(KernelPrinter *printer, uint64_t row, int x, int strips)
@@ -413,12 +408,12 @@ static void hold_row(KernelPrinter *printer, uint64_t row, int x, int strips)
     if (printer->kernel->loop[v].map ||
         printer->kernel->loop[v].extent->v !=
             (int64_t)printer->team * strips * w) {
-        kernel_line(printer, "const bool on = lane * %d < %s;", w,
-                    loop_end(printer, v));
-        kernel_line(printer, "const ix %s%d = on ? lane * %d : 0;", name, v, w);
-        printer->condition = "on";
+        text_line(printer, "const bool on = lane * %d < %s;", w,
+                  loop_end(printer, v));
+        text_line(printer, "const ix %s%d = on ? lane * %d : 0;", name, v, w);
+        printer->active = "on";
     } else {
-        kernel_line(printer, "const ix %s%d = lane * %d;", name, v, w);
+        text_line(printer, "const ix %s%d = lane * %d;", name, v, w);
     }
     printer->row = row;
     printer->bound |= row;
@@ -451,24 +446,24 @@ static void map_to_teams(KernelPrinter *printer, Expr *const *red)
         keep_rows_in_shared(printer, one);
     if (printer->blocks > 1) {
         threads = printer->team / printer->blocks;
-        kernel_line(printer, "cluster_arrive();");
-        kernel_line(printer, "const int lane = blockIdx.x %% %d * %d + TID;",
-                    printer->blocks, threads);
-        kernel_line(printer, "const ix p = blockIdx.x / %d;", printer->blocks);
+        text_line(printer, "cluster_arrive();");
+        text_line(printer, "const int lane = blockIdx.x %% %d * %d + TID;",
+                  printer->blocks, threads);
+        text_line(printer, "const ix p = blockIdx.x / %d;", printer->blocks);
     } else {
-        kernel_line(printer, "const int lane = TID %% %d;", printer->team);
-        kernel_line(printer, "const ix p = (ix)blockIdx.x * %d + TID / %d;",
-                    per, printer->team);
+        text_line(printer, "const int lane = TID %% %d;", printer->team);
+        text_line(printer, "const ix p = (ix)blockIdx.x * %d + TID / %d;", per,
+                  printer->team);
     }
     if (items % per)
-        kernel_line(printer, "if (p >= %ld) return;", items);
-    print_loop_indices(printer, u, k, "p");
+        text_line(printer, "if (p >= %ld) return;", items);
+    put_indices(printer, u, k, "p");
     stop_at_ends(printer, u, k);
-    set_blocks(printer, ceil_of(items, per) * printer->blocks, threads);
+    set_blocks(printer, divide_up(items, per) * printer->blocks, threads);
     if (printer->kept)
         printer->group->instr.launch.shared =
             printer->keep * dtypes[one->buf->dt].bytes;
-    kernel_line(printer, "{");
+    text_line(printer, "{");
     Braces s = scope_enter(printer, printer->items);
     if (held)
         hold_row(printer, row, x, strips);

@@ -14,17 +14,16 @@ static const SizeProduct *loop_extent(void *ctx, int var)
 }
 
 /* (affine / div) % mod, by an explicit division if it is not affine. */
-static const AffineExpr *affine_or_divided(LoopKernel *kernel,
-                                           const AffineExpr *affine,
-                                           const SizeProduct *div,
-                                           const SizeProduct *mod)
+static const AffineExpr *quotient(LoopKernel *kernel, const AffineExpr *affine,
+                                  const SizeProduct *div,
+                                  const SizeProduct *mod)
 {
     const AffineExpr *l =
         affine_digit(kernel->pool, affine, div, mod, loop_extent, kernel);
 
     if (l)
         return l;
-    Expr *q = ex_affine(kernel, Di64, affine);
+    Expr *q = ex_aff(kernel, Di64, affine);
     if (div->n)
         q = ex_op(kernel, Di64, "a / b", q, ex_int(kernel, aff(div->v)), NULL);
     if (mod)
@@ -79,8 +78,8 @@ static Expr *rename_value(LoopKernel *kernel, Node *n, const Index *ix,
         int k = dim_of(n, to);
         /* Loops run over the result's axis; the operand's size is equal to
          * it. */
-        product_define(kernel->pool, a->dim[d].a, local_n(kernel->graph, a, d),
-                       kernel_axis_size(kernel, n, k));
+        size_define(kernel->pool, a->dim[d].a, local_n(kernel->graph, a, d),
+                    dim_size(kernel, n, k));
         jx.at[d] = ix->at[k];
     }
     return kernel_value(kernel, a, &jx, guard);
@@ -90,11 +89,11 @@ static Expr *rename_value(LoopKernel *kernel, Node *n, const Index *ix,
 static const SizeProduct *size_product(LoopKernel *kernel, const Node *n,
                                        const Axes *axes, int from)
 {
-    const SizeProduct *m = product_one(kernel->pool);
+    const SizeProduct *m = size_one(kernel->pool);
 
     for (int i = from; i < axes->n; i++)
-        m = product_mul(kernel->pool, m,
-                        kernel_axis_size(kernel, n, dim_of(n, axes->v[i])));
+        m = size_mul(kernel->pool, m,
+                     dim_size(kernel, n, dim_of(n, axes->v[i])));
     return m;
 }
 
@@ -110,8 +109,8 @@ static Expr *split_value(LoopKernel *kernel, Node *n, const Index *ix,
         at = affine_add(kernel->pool, at,
                         affine_mul(kernel->pool, ix->at[dim_of(n, into->v[i])],
                                    size_product(kernel, n, into, i + 1)));
-    product_define(kernel->pool, x, local_n(kernel->graph, a, dim_of(a, x)),
-                   size_product(kernel, n, into, 0));
+    size_define(kernel->pool, x, local_n(kernel->graph, a, dim_of(a, x)),
+                size_product(kernel, n, into, 0));
     Index jx = by_axis_except(a, n, ix, x, at);
     return kernel_value(kernel, a, &jx, guard);
 }
@@ -124,26 +123,26 @@ static Expr *merge_value(LoopKernel *kernel, Node *n, const Index *ix,
     int at = dim_of(n, n->at.merge.new);
     Index jx = by_axis_except(a, n, ix, NULL, NULL);
 
-    product_define(kernel->pool, n->at.merge.new, local_n(kernel->graph, n, at),
-                   size_product(kernel, a, x, 0));
+    size_define(kernel->pool, n->at.merge.new, local_n(kernel->graph, n, at),
+                size_product(kernel, a, x, 0));
     for (int i = 0; i < x->n; i++) {
         int d = dim_of(a, x->v[i]);
-        jx.at[d] = affine_or_divided(kernel, ix->at[at],
-                                     size_product(kernel, a, x, i + 1),
-                                     i ? kernel_axis_size(kernel, a, d) : NULL);
+        jx.at[d] =
+            quotient(kernel, ix->at[at], size_product(kernel, a, x, i + 1),
+                     i ? dim_size(kernel, a, d) : NULL);
     }
     return kernel_value(kernel, a, &jx, guard);
 }
 
 /* ---- moves --------------------------------------------------------------- */
 
-static RankAffine negative(int64_t x)
+static RankAffine minus(int64_t x)
 {
     return aff(-x);
 }
 
-static const AffineExpr *add_offset(LoopKernel *kernel,
-                                    const AffineExpr *affine, RankAffine x)
+static const AffineExpr *offset(LoopKernel *kernel, const AffineExpr *affine,
+                                RankAffine x)
 {
     return affine_add(kernel->pool, affine, affine_const(kernel->pool, x));
 }
@@ -172,7 +171,7 @@ static Expr *slice_value(LoopKernel *kernel, Node *n, const Index *ix,
 {
     const AffineExpr *at = ix->at[dim_of(n, n->at.slice.axis)];
     Index jx = by_axis_except(n->in[0], n, ix, n->at.slice.axis,
-                              add_offset(kernel, at, aff(n->at.slice.start)));
+                              offset(kernel, at, aff(n->at.slice.start)));
 
     return kernel_value(kernel, n->in[0], &jx, guard);
 }
@@ -183,8 +182,7 @@ static Expr *pad_value(LoopKernel *kernel, Node *n, const Index *ix,
     const AffineExpr *at = ix->at[dim_of(n, n->at.pad.axis)];
 
     return value_in_range(kernel, n, n->in[0], ix,
-                          add_offset(kernel, at, negative(n->at.pad.start)),
-                          guard);
+                          offset(kernel, at, minus(n->at.pad.start)), guard);
 }
 
 static Expr *concat_value(LoopKernel *kernel, Node *n, const Index *ix,
@@ -197,7 +195,7 @@ static Expr *concat_value(LoopKernel *kernel, Node *n, const Index *ix,
     for (int i = 0; i < n->nin; i++) {
         Node *a = n->in[i];
         int64_t len = local_n(kernel->graph, a, dim_of(a, n->at.concat.axis));
-        const AffineExpr *here = add_offset(kernel, at, negative(start));
+        const AffineExpr *here = offset(kernel, at, minus(start));
         Expr *in = ex_within(kernel, here, aff(len));
         Index jx = by_axis_except(a, n, ix, n->at.concat.axis, here);
         Expr *v = kernel_value(kernel, a, &jx, ex_both(kernel, guard, in));
@@ -221,17 +219,16 @@ static int is_stored_in_order(LoopKernel *kernel, Node *x, Axis *const *order)
 static Expr *element_at(LoopKernel *kernel, Node *x, Axis *const *order,
                         const AffineExpr *at, Expr *guard)
 {
-    const SizeProduct *stride = product_one(kernel->pool);
+    const SizeProduct *stride = size_one(kernel->pool);
     Index jx = { { 0 } };
 
     if (is_stored_in_order(kernel, x, order))
         return ex_load(kernel, storage(x), x->dt, at, guard);
     for (int i = x->nd - 1; i >= 0; i--) {
         int d = dim_of(x, order[i]);
-        jx.at[d] = affine_or_divided(kernel, at, stride,
-                                     i ? kernel_axis_size(kernel, x, d) : NULL);
-        stride =
-            product_mul(kernel->pool, stride, kernel_axis_size(kernel, x, d));
+        jx.at[d] =
+            quotient(kernel, at, stride, i ? dim_size(kernel, x, d) : NULL);
+        stride = size_mul(kernel->pool, stride, dim_size(kernel, x, d));
     }
     return kernel_value(kernel, x, &jx, guard);
 }
@@ -245,8 +242,7 @@ static Expr *pack_value(LoopKernel *kernel, Node *n, const Index *ix,
 
     for (int k = 0; k < n->nin; k++) {
         Node *x = n->in[k];
-        const AffineExpr *here =
-            add_offset(kernel, at, negative(bucket_at(n, k)));
+        const AffineExpr *here = offset(kernel, at, minus(bucket_at(n, k)));
         Expr *in = ex_within(kernel, here, aff(local_elems(kernel->graph, x)));
         Expr *v =
             element_at(kernel, x, order, here, ex_both(kernel, guard, in));
@@ -265,7 +261,7 @@ static Expr *unpacked_local(LoopKernel *kernel, const Node *n, Index *jx,
     RankAffine start = aff_scale(local_start(kernel->graph, a, d), -1);
     int64_t run = local_n(kernel->graph, a, d);
 
-    jx->at[d] = add_offset(kernel, jx->at[d], start);
+    jx->at[d] = offset(kernel, jx->at[d], start);
     Expr *in = ex_within(kernel, jx->at[d], aff(run));
     Expr *v = kernel_value(kernel, a, jx, ex_both(kernel, guard, in));
 
@@ -277,15 +273,14 @@ static Expr *unpack_value(LoopKernel *kernel, Node *n, const Index *ix,
 {
     Node *a = n->in[0];
     const AffineExpr *at = affine_const(kernel->pool, aff(n->at.unpack.at));
-    const SizeProduct *stride = product_one(kernel->pool);
+    const SizeProduct *stride = size_one(kernel->pool);
     Index jx = { { 0 } };
 
     for (int i = n->at.unpack.order.n - 1; i >= 0; i--) {
         int d = dim_of(n, n->at.unpack.order.v[i]);
         at = affine_add(kernel->pool, at,
                         affine_mul(kernel->pool, ix->at[d], stride));
-        stride =
-            product_mul(kernel->pool, stride, kernel_axis_size(kernel, n, d));
+        stride = size_mul(kernel->pool, stride, dim_size(kernel, n, d));
     }
     jx.at[0] = affine_const(kernel->pool, aff(0));
     jx.at[a->nd - 1] = at;
@@ -301,7 +296,7 @@ static const AffineExpr *scale_block_at(LoopKernel *kernel, const Node *n,
     Expr *size = ex_int(kernel, aff(block_size(n, i)));
 
     return ex_index(kernel, ex_op(kernel, Di64, "a / b",
-                                  ex_affine(kernel, Di64, at), size, NULL));
+                                  ex_aff(kernel, Di64, at), size, NULL));
 }
 
 static Expr *spread_value(LoopKernel *kernel, Node *n, const Index *ix,
@@ -324,15 +319,13 @@ static Expr *shift_value(LoopKernel *kernel, Node *n, const Index *ix,
                          Expr *guard)
 {
     int d = dim_of(n, n->at.shift.axis);
-    const AffineExpr *at =
-        add_offset(kernel, ix->at[d], negative(n->at.shift.by));
+    const AffineExpr *at = offset(kernel, ix->at[d], minus(n->at.shift.by));
 
     if (!n->at.shift.wrap)
         return value_in_range(kernel, n, n->in[0], ix, at, guard);
     int64_t size = local_n(kernel->graph, n, d);
-    Expr *to =
-        ex_op(kernel, Di64, "(a % b + b) % b", ex_affine(kernel, Di64, at),
-              ex_int(kernel, aff(size)), NULL);
+    Expr *to = ex_op(kernel, Di64, "(a % b + b) % b", ex_aff(kernel, Di64, at),
+                     ex_int(kernel, aff(size)), NULL);
     Index jx =
         by_axis_except(n->in[0], n, ix, n->at.shift.axis, ex_index(kernel, to));
     return kernel_value(kernel, n->in[0], &jx, guard);
@@ -345,7 +338,7 @@ static const AffineExpr *add_by_half(LoopKernel *kernel,
                                      const AffineExpr *affine, int64_t half,
                                      RankAffine first, RankAffine second)
 {
-    Expr *arg[4] = { ex_affine(kernel, Di64, affine), ex_int(kernel, aff(half)),
+    Expr *arg[4] = { ex_aff(kernel, Di64, affine), ex_int(kernel, aff(half)),
                      ex_int(kernel, first), ex_int(kernel, second) };
 
     return affine_add(
@@ -361,12 +354,12 @@ const AffineExpr *global_at(LoopKernel *kernel, const Node *n, int d,
 
     if (pieces(kernel->graph, n, d, p) == 1)
         return aff_zero(&p[0].start) ? affine
-                                     : add_offset(kernel, affine, p[0].start);
+                                     : offset(kernel, affine, p[0].start);
     return add_by_half(kernel, affine, p[0].len, p[0].start,
-                       aff_add(p[1].start, negative(p[0].len)));
+                       aff_add(p[1].start, minus(p[0].len)));
 }
 
-/* Local index of a global one; negative or beyond the local size if another
+/* Local index of a global one; minus or beyond the local size if another
  * rank has it. */
 static const AffineExpr *local_at(LoopKernel *kernel, const Node *n, int d,
                                   Expr *global)
@@ -377,7 +370,7 @@ static const AffineExpr *local_at(LoopKernel *kernel, const Node *n, int d,
         const AffineExpr *at = ex_index(kernel, global);
         return aff_zero(&p[0].start)
                    ? at
-                   : add_offset(kernel, at, aff_scale(p[0].start, -1));
+                   : offset(kernel, at, aff_scale(p[0].start, -1));
     }
     Expr *arg[4] = { global, ex_int(kernel, p[0].start),
                      ex_int(kernel, p[1].start),
@@ -412,7 +405,7 @@ static Expr *shard_slice_value(LoopKernel *kernel, Node *n, const Index *ix,
     int two = pieces(kernel->graph, n, d, p) == 2,
         from = pieces(kernel->graph, a, k, q) - 1;
     RankAffine start = aff_add(p[0].start, aff_scale(q[0].start, -1));
-    const AffineExpr *at = add_offset(kernel, ix->at[d], start);
+    const AffineExpr *at = offset(kernel, ix->at[d], start);
 
     if (two)
         at = add_by_half(
@@ -436,13 +429,13 @@ static const SizeProduct *pair_factor(LoopKernel *kernel, const Node *route,
                                       int d)
 {
     const Node *e = route->in[0];
-    const SizeProduct *m = product_one(kernel->pool);
+    const SizeProduct *m = size_one(kernel->pool);
 
     if (is_top_slot(route, &e->dim[d]))
         return m;
     for (int i = 0; i < e->nd; i++)
         if (i > d || is_top_slot(route, &e->dim[i]))
-            m = product_mul(kernel->pool, m, kernel_axis_size(kernel, e, i));
+            m = size_mul(kernel->pool, m, dim_size(kernel, e, i));
     return m;
 }
 
@@ -454,16 +447,15 @@ static const SizeProduct *pair_mod(LoopKernel *kernel, const Node *route, int d)
 
     for (int i = 0; i < d; i++)
         if (!is_top_slot(route, &e->dim[i]))
-            return kernel_axis_size(kernel, e, d);
-    return is_top_slot(route, &e->dim[d]) ? kernel_axis_size(kernel, e, d)
-                                          : NULL;
+            return dim_size(kernel, e, d);
+    return is_top_slot(route, &e->dim[d]) ? dim_size(kernel, e, d) : NULL;
 }
 
 static Expr *map_entry(LoopKernel *kernel, Node *map, int64_t start,
                        const AffineExpr *at, Expr *guard)
 {
-    return ex_load(kernel, storage(map), Di32,
-                   add_offset(kernel, at, aff(start)), guard);
+    return ex_load(kernel, storage(map), Di32, offset(kernel, at, aff(start)),
+                   guard);
 }
 
 /* Does the axis number this rank's rows? If rows are in blocks by source rank
@@ -491,10 +483,9 @@ static Expr *dispatch_value(LoopKernel *kernel, Node *n, const Index *ix,
     const AffineExpr *pair = ex_index(kernel, at);
     for (int d = 0; d < x->nd; d++) {
         int k = dim_of(e, x->dim[d].a);
-        jx.at[d] =
-            k < 0 ? ix->at[dim_of(n, x->dim[d].a)]
-                  : affine_or_divided(kernel, pair, pair_factor(kernel, map, k),
-                                      pair_mod(kernel, map, k));
+        jx.at[d] = k < 0 ? ix->at[dim_of(n, x->dim[d].a)]
+                         : quotient(kernel, pair, pair_factor(kernel, map, k),
+                                    pair_mod(kernel, map, k));
     }
     if (!have)
         return kernel_value(kernel, x, &jx, guard);

@@ -64,10 +64,10 @@ static int put_line_piece(KernelPrinter *printer, int v, int w)
         loop[u[1]].extent->v * SIDE != printer->kernel->tile->columns ||
         printer->items & BIT(v))
         return 0;
-    kernel_line(printer, "const ix i%d = place.row + piece_line<%d>(k);", u[0],
-                w);
-    kernel_line(printer, "const ix i%d = (int)blockIdx.x %% BLOCKSQ;", u[1]);
-    kernel_line(printer, "const ix v%d = TID %% %d * %d;", v, SIDE / w, w);
+    text_line(printer, "const ix i%d = place.row + piece_line<%d>(k);", u[0],
+              w);
+    text_line(printer, "const ix i%d = (int)blockIdx.x %% BLOCKSQ;", u[1]);
+    text_line(printer, "const ix v%d = TID %% %d * %d;", v, SIDE / w, w);
     return 1;
 }
 
@@ -79,13 +79,13 @@ static void put_piece(KernelPrinter *printer, int v, int w, const Node *map)
 
     if (map && put_line_piece(printer, v, w))
         return;
-    kernel_line(printer,
-                map ? "const ix p = (ix)row_piece<%d>(place, k);"
-                    : "const ix p = (ix)square_piece<%d>(k);",
-                w);
-    kernel_line(printer, "const ix %s%d = p %% %ld * %d;", w > 1 ? "v" : "i", v,
-                per, w);
-    print_loop_indices(printer, u, k, strf(printer->arena, "p / %ld", per));
+    text_line(printer,
+              map ? "const ix p = (ix)row_piece<%d>(place, k);"
+                  : "const ix p = (ix)square_piece<%d>(k);",
+              w);
+    text_line(printer, "const ix %s%d = p %% %ld * %d;", w > 1 ? "v" : "i", v,
+              per, w);
+    put_indices(printer, u, k, strf(printer->arena, "p / %ld", per));
 }
 
 void tile_store(KernelPrinter *printer, const Store *store, const Expr *val)
@@ -95,12 +95,12 @@ void tile_store(KernelPrinter *printer, const Store *store, const Expr *val)
     if (!t || !val->array) {
         const char *x = value_name(printer, (Expr *)(uintptr_t)val);
         t = ++printer->nlocal;
-        kernel_line(printer, "%s t%d[%d]; %st%d[l] = %s;",
-                    dtypes[val->dt].compute, t, lane_count(printer),
-                    lanes_prefix(printer), t, x);
+        text_line(printer, "%s t%d[%d]; %st%d[l] = %s;",
+                  dtypes[val->dt].compute, t, lane_count(printer),
+                  each_lane(printer), t, x);
     }
-    kernel_line(printer, "most = keep_piece<%d>(%s, k, t%d, most);",
-                printer->width, tile_memory(printer, store->held - 1), t);
+    text_line(printer, "most = keep_piece<%d>(%s, k, t%d, most);",
+              printer->width, tile_memory(printer, store->held - 1), t);
 }
 
 /* Finds the block's 128 rows of an expert; rows beyond the expert's are 0. */
@@ -109,11 +109,10 @@ static void put_place(KernelPrinter *printer, const Node *map)
     int at = add_arg(printer->group, printer->arena,
                      storage((Node *)(uintptr_t)map));
 
-    kernel_line(printer, "const int32_t *const off = (const int32_t *)b%d;",
-                at);
-    kernel_line(printer, "const Place place = "
-                         "block_place((int)blockIdx.x / BLOCKSQ, off);");
-    kernel_line(printer, "if (place.rows == 0) return;");
+    text_line(printer, "const int32_t *const off = (const int32_t *)b%d;", at);
+    text_line(printer, "const Place place = "
+                       "block_place((int)blockIdx.x / BLOCKSQ, off);");
+    text_line(printer, "if (place.rows == 0) return;");
 }
 
 /* ---- values of a line ---------------------------------------------------- */
@@ -167,17 +166,17 @@ static Expr **put_line_values(KernelPrinter *printer, int r)
     if (!vec_len(line))
         return NULL;
     for (size_t i = 0; i < vec_len(line); i++)
-        kernel_line(printer, "__shared__ %s line%zu[%d];",
-                    dtypes[line[i]->dt].compute, i, SIDE);
-    kernel_line(printer, "if (TID < place.rows) {");
+        text_line(printer, "__shared__ %s line%zu[%d];",
+                  dtypes[line[i]->dt].compute, i, SIDE);
+    text_line(printer, "if (TID < place.rows) {");
     Braces s = scope_enter(printer, BIT(r));
-    kernel_line(printer, "const ix i%d = place.row + TID;", r);
+    text_line(printer, "const ix i%d = place.row + TID;", r);
     print_needed(printer, line, (int)vec_len(line));
     for (size_t i = 0; i < vec_len(line); i++)
-        kernel_line(printer, "line%zu[TID] = %s;", i,
-                    value_name(printer, line[i]));
+        text_line(printer, "line%zu[TID] = %s;", i,
+                  value_name(printer, line[i]));
     scope_leave(printer, s);
-    kernel_line(printer, "__syncthreads();");
+    text_line(printer, "__syncthreads();");
     return line;
 }
 
@@ -185,9 +184,9 @@ static Expr **put_line_values(KernelPrinter *printer, int r)
 static void take_line_values(KernelPrinter *printer, Expr *const *line, int w)
 {
     for (size_t i = 0; i < vec_len(line); i++)
-        kernel_line(printer, "const %s t%d = line%zu[piece_line<%d>(k)];",
-                    dtypes[line[i]->dt].compute,
-                    declare_local(printer, line[i]), i, w);
+        text_line(printer, "const %s t%d = line%zu[piece_line<%d>(k)];",
+                  dtypes[line[i]->dt].compute, declare_local(printer, line[i]),
+                  i, w);
 }
 
 /* ---- tiles --------------------------------------------------------------- */
@@ -196,12 +195,12 @@ static void take_line_values(KernelPrinter *printer, Expr *const *line, int w)
  * elsewhere. */
 static void put_missing_rows(KernelPrinter *printer, int w)
 {
-    kernel_line(printer, "if (piece_line<%d>(k) >= place.rows) {", w);
+    text_line(printer, "if (piece_line<%d>(k) >= place.rows) {", w);
     for (int i = 0; i < printer->kernel->tile->n; i++)
-        kernel_line(printer, "    clear_piece<%d>(%s, k);", w,
-                    tile_memory(printer, i));
-    kernel_line(printer, "    continue;");
-    kernel_line(printer, "}");
+        text_line(printer, "    clear_piece<%d>(%s, k);", w,
+                  tile_memory(printer, i));
+    text_line(printer, "    continue;");
+    text_line(printer, "}");
 }
 
 /* Each thread has an item; with sums a team has a line of v. */
@@ -214,31 +213,31 @@ static void open_tile_lanes(KernelPrinter *printer, int v, int w)
     printer->team = SIDE / w;
     printer->row = BIT(v);
     printer->bound |= BIT(v);
-    kernel_line(printer, "const int lane = TID %% %d; (void)lane;",
-                printer->team);
+    text_line(printer, "const int lane = TID %% %d; (void)lane;",
+              printer->team);
 }
 
 static void put_tile(KernelPrinter *printer, int v, int w, const Node *map)
 {
-    kernel_line(printer, "extern __shared__ __align__(16) uint16_t held[];");
-    kernel_line(printer, "uint32_t most = 0;");
+    text_line(printer, "extern __shared__ __align__(16) uint16_t held[];");
+    text_line(printer, "uint32_t most = 0;");
     if (map)
         put_place(printer, map);
     Expr **line = put_line_values(printer, map ? row_loop(printer) : -1);
-    kernel_line(printer, "#pragma unroll 1");
-    kernel_line(printer, "for (int k = 0; k < PIECES_OF(%d); k++) {", w);
+    text_line(printer, "#pragma unroll 1");
+    text_line(printer, "for (int k = 0; k < PIECES_OF(%d); k++) {", w);
     printer->depth++;
     if (map)
         put_missing_rows(printer, w);
     put_piece(printer, v, w, map);
-    kernel_line(printer, "{");
+    text_line(printer, "{");
     Braces s = scope_enter(printer, printer->items);
     open_tile_lanes(printer, v, w);
     take_line_values(printer, line, w);
     print_stages(printer);
     scope_leave(printer, s);
     printer->depth--;
-    kernel_line(printer, "}");
+    text_line(printer, "}");
 }
 
 static void put_rounding(KernelPrinter *printer, int at, int w, int in_rows)
@@ -249,12 +248,12 @@ static void put_rounding(KernelPrinter *printer, int at, int w, int in_rows)
     for (int i = 0; i < 4; i++)
         part[i] = part_pointer(printer, of, i);
     if (in_rows)
-        kernel_line(printer, "round_columns<%d>(%s, %s, %s, %s, %s, place);",
-                    of->part[0] != NULL, held, part[0], part[1], part[2],
-                    part[3]);
+        text_line(printer, "round_columns<%d>(%s, %s, %s, %s, %s, place);",
+                  of->part[0] != NULL, held, part[0], part[1], part[2],
+                  part[3]);
     else
-        kernel_line(printer, "round_square<%d>(%s, most, %s, %s);", w, held,
-                    part[0], part[1]);
+        text_line(printer, "round_square<%d>(%s, most, %s, %s);", w, held,
+                  part[0], part[1]);
 }
 
 void print_tiles(KernelPrinter *printer)

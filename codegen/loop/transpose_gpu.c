@@ -108,11 +108,11 @@ static int64_t put_square(KernelPrinter *printer, int u, const char *block,
     int64_t per = threads * elements, n = extent(printer, u);
     int64_t blocks = (n + per - 1) / per;
 
-    kernel_line(printer, "const ix i%d = (%s %% %ld * %ld + %s) * %d;", u,
-                block, blocks, threads, at, elements);
+    text_line(printer, "const ix i%d = (%s %% %ld * %ld + %s) * %d;", u, block,
+              blocks, threads, at, elements);
     if (n % per)
-        kernel_line(printer, "if (i%d >= n%d) return;", u,
-                    size_arg(printer, printer->kernel->loop[u].extent));
+        text_line(printer, "if (i%d >= n%d) return;", u,
+                  size_arg(printer, printer->kernel->loop[u].extent));
     return blocks;
 }
 
@@ -127,19 +127,18 @@ int print_transpose(KernelPrinter *printer)
     int64_t x = threads_along(printer, t.u, t.elements, ALONG);
     int64_t y = threads_along(printer, t.v, t.elements, THREADMAP / x);
     int k = item_loops(printer, t.store->loops & ~(BIT(t.u) | BIT(t.v)), rest);
-    kernel_line(printer, "const ix p = blockIdx.x;");
+    text_line(printer, "const ix p = blockIdx.x;");
     int64_t blocks =
         put_square(printer, t.u, "p", strf(printer->arena, "TID %% %ld", x), x,
                    t.elements);
     blocks *= put_square(printer, t.v, strf(printer->arena, "p / %ld", blocks),
                          strf(printer->arena, "TID / %ld", x), y, t.elements);
-    print_loop_indices(printer, rest, k,
-                       strf(printer->arena, "p / %ld", blocks));
-    kernel_line(printer, "store_transposed<%d>(&%s, n%d, &%s, n%d);",
-                t.elements, element_text(printer, to, t.store->addr),
-                size_arg(printer, affine_stride(t.store->addr, t.u)),
-                element_text(printer, t.load->buf, t.load->lin),
-                size_arg(printer, affine_stride(t.load->lin, t.v)));
+    put_indices(printer, rest, k, strf(printer->arena, "p / %ld", blocks));
+    text_line(printer, "store_transposed<%d>(&%s, n%d, &%s, n%d);", t.elements,
+              element_text(printer, to, t.store->addr),
+              size_arg(printer, affine_stride(t.store->addr, t.u)),
+              element_text(printer, t.load->buf, t.load->lin),
+              size_arg(printer, affine_stride(t.load->lin, t.v)));
     printer->group->instr.launch =
         (Launch){ .items = blocks * loop_product(printer, rest, 0, k)->v,
                   .threads = (int)(x * y) };

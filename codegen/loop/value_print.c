@@ -3,7 +3,7 @@
  * only. */
 #include "loop.h"
 
-void kernel_line(KernelPrinter *printer, const char *fmt, ...)
+void text_line(KernelPrinter *printer, const char *fmt, ...)
 {
     va_list ap;
 
@@ -182,8 +182,7 @@ const char *element_text(KernelPrinter *printer, Node *buf,
                 affine_text(printer, at));
 }
 
-const char *element_load(KernelPrinter *printer, Node *buf,
-                         const AffineExpr *at)
+const char *load_text(KernelPrinter *printer, Node *buf, const AffineExpr *at)
 {
     return text_load(printer->arena, buf->dt, element_text(printer, buf, at));
 }
@@ -213,7 +212,7 @@ const char *expr_text(KernelPrinter *printer, Expr *expr)
     Text out = { .arena = printer->arena };
 
     if (expr->kind == Xload) {
-        const char *s = element_load(printer, expr->buf, expr->lin);
+        const char *s = load_text(printer, expr->buf, expr->lin);
         return expr->arg[0] ? strf(printer->arena, "%s ? %s : 0",
                                    value_name(printer, expr->arg[0]), s)
                             : s;

@@ -3,29 +3,27 @@
  * (map_gpu.c). */
 #include "loop.h"
 
-static void print_lane_needed(KernelPrinter *printer, Expr *const *root,
-                              int nroot);
+static void lane_need(KernelPrinter *printer, Expr *const *root, int nroot);
 
 /* Unrolling: of loops, of short loops as a whole, of passes over kept rows. */
 enum { UNROLL = 4, UNROLLED = 8, KEPTUNROLL = 2 };
 
 /* ---- loops inside an item ------------------------------------------------ */
 
-static void open_loop(KernelPrinter *printer, int u, int print_innermost,
-                      Braces *out)
+static void open_loop(KernelPrinter *printer, int u, int innermost, Braces *out)
 {
     const Loop *loop = &printer->kernel->loop[u];
     const char *first = "0", *by = "1";
 
     if (u == printer->shared)
         first = "group", by = strf(printer->arena, "%d", printer->groups);
-    if (print_innermost)
-        kernel_line(printer, "#pragma unroll %d",
-                    loop->map                     ? 1
-                    : loop->extent->v <= UNROLLED ? UNROLLED
-                                                  : UNROLL);
-    kernel_line(printer, "for (ix i%d = %s; i%d < %s; i%d += %s) {", u, first,
-                u, loop_end(printer, u), u, by);
+    if (innermost)
+        text_line(printer, "#pragma unroll %d",
+                  loop->map                     ? 1
+                  : loop->extent->v <= UNROLLED ? UNROLLED
+                                                : UNROLL);
+    text_line(printer, "for (ix i%d = %s; i%d < %s; i%d += %s) {", u, first, u,
+              loop_end(printer, u), u, by);
     *out = scope_enter(printer, BIT(u));
 }
 
@@ -42,7 +40,7 @@ static int open_loops(KernelPrinter *printer, uint64_t K, const LoopBody *body,
             continue;
         K &= ~BIT(u);
         open_loop(printer, u, !K, &out[k++]);
-        print_lane_needed(printer, body->root, body->nroot);
+        lane_need(printer, body->root, body->nroot);
     }
     return k;
 }
@@ -68,53 +66,50 @@ static Expr *online_sum_of(const KernelPrinter *printer, const Expr *top)
 
 static void find_online_softmax(KernelPrinter *printer, Expr **r, int nr)
 {
-    printer->online_max = printer->online_sum = NULL;
+    printer->max = printer->sum = NULL;
     for (int i = 0;
-         printer->kernel->form == STAGEdealt && i < nr && !printer->online_sum;
-         i++)
+         printer->kernel->form == STAGEdealt && i < nr && !printer->sum; i++)
         if (r[i]->op == Omax && r[i]->dt == Df32 &&
-            (printer->online_sum = online_sum_of(printer, r[i])))
-            printer->online_max = r[i];
+            (printer->sum = online_sum_of(printer, r[i])))
+            printer->max = r[i];
 }
 
 /* The sum is not updated while all x are -inf. */
 static void print_online_update(KernelPrinter *printer, const char *x)
 {
-    int t = printer->online_max->local, s = printer->online_sum->local,
+    int t = printer->max->local, s = printer->sum->local,
         was = ++printer->nlocal;
     int from = ++printer->nlocal;
-    const char *exp = exp_function(printer, printer->online_sum->arg[0]);
+    const char *exp = exp_function(printer, printer->sum->arg[0]);
 
-    kernel_line(printer, "const float t%d = t%d;", was, t);
-    kernel_line(printer, "%st%d = fmaxf(%s, t%d);", lanes_prefix(printer), t, x,
-                t);
-    kernel_line(printer, "const float t%d = t%d > -INFINITY ? t%d : 0;", from,
-                t, t);
-    kernel_line(printer, "t%d *= %s(t%d - t%d);", s, exp, was, from);
-    kernel_line(printer, "%st%d += %s(%s - t%d);", lanes_prefix(printer), s,
-                exp, x, from);
+    text_line(printer, "const float t%d = t%d;", was, t);
+    text_line(printer, "%st%d = fmaxf(%s, t%d);", each_lane(printer), t, x, t);
+    text_line(printer, "const float t%d = t%d > -INFINITY ? t%d : 0;", from, t,
+              t);
+    text_line(printer, "t%d *= %s(t%d - t%d);", s, exp, was, from);
+    text_line(printer, "%st%d += %s(%s - t%d);", each_lane(printer), s, exp, x,
+              from);
 }
 
 /* The innermost lines: needed values, accumulations, stores. */
 static void print_innermost(KernelPrinter *printer, const LoopBody *body)
 {
-    print_lane_needed(printer, body->root, body->nroot);
+    lane_need(printer, body->root, body->nroot);
     for (int i = 0; i < body->nacc; i++) {
         Expr *r = body->acc[i];
-        int print_vector_loop = (r->K & printer->lane) != 0,
-            wide = varies_by_lane(printer, r);
+        int along = (r->K & printer->lane) != 0, wide = has_lanes(printer, r);
         const char *x = value_name(printer, r->arg[0]);
-        if (r == printer->online_max) {
+        if (r == printer->max) {
             print_online_update(printer, x);
             continue;
         }
         const char *t = strf(printer->arena, wide ? "t%d[l]" : "t%d", r->local);
         const char *how =
             strf(printer->arena, "%s%s",
-                 print_vector_loop && printer->condition
-                     ? strf(printer->arena, "if (%s) ", printer->condition)
+                 along && printer->active
+                     ? strf(printer->arena, "if (%s) ", printer->active)
                      : "",
-                 print_vector_loop || wide ? lanes_prefix(printer) : "");
+                 along || wide ? each_lane(printer) : "");
         print_accumulate(printer, r, how, t, x);
     }
     for (int i = 0; i < body->nst; i++)
@@ -123,15 +118,14 @@ static void print_innermost(KernelPrinter *printer, const LoopBody *body)
 
 static void declare_reduction(KernelPrinter *printer, Expr *expr)
 {
-    const char *type = dtypes[expr->dt].compute,
-               *first = reduction_identity(expr);
-    int wide = varies_by_lane(printer, expr), t = declare_local(printer, expr);
+    const char *type = dtypes[expr->dt].compute, *first = identity(expr);
+    int wide = has_lanes(printer, expr), t = declare_local(printer, expr);
 
     if (wide)
-        kernel_line(printer, "%s t%d[%d]; %st%d[l] = %s;", type, t,
-                    lane_count(printer), lanes_prefix(printer), t, first);
+        text_line(printer, "%s t%d[%d]; %st%d[l] = %s;", type, t,
+                  lane_count(printer), each_lane(printer), t, first);
     else
-        kernel_line(printer, "%s t%d = %s;", type, t, first);
+        text_line(printer, "%s t%d = %s;", type, t, first);
     expr->array = wide;
 }
 
@@ -199,9 +193,9 @@ static void print_team_barrier(KernelPrinter *printer, const LoopBody *body)
     if (!reads)
         return;
     if (printer->blocks > 1)
-        kernel_line(printer, "cluster_meet();");
+        text_line(printer, "cluster_meet();");
     else
-        kernel_line(printer, "team_meet<%d>();", printer->team);
+        text_line(printer, "team_meet<%d>();", printer->team);
     printer->unsynced = 0;
     for (size_t i = 0; i < vec_len(printer->kernel->st); i++)
         printer->kernel->st[i].seen |= printer->kernel->st[i].done;
@@ -221,8 +215,8 @@ static void record_loads(KernelPrinter *printer, const LoopBody *body)
 static void print_vector_loop(KernelPrinter *printer, int u, const char *name,
                               int w)
 {
-    kernel_line(printer, "for (ix %s = lane * %d; %s < %s; %s += %d) {", name,
-                w, name, loop_end(printer, u), name, printer->team * w);
+    text_line(printer, "for (ix %s = lane * %d; %s < %s; %s += %d) {", name, w,
+              name, loop_end(printer, u), name, printer->team * w);
 }
 
 static void print_divided(KernelPrinter *printer, uint64_t K,
@@ -238,19 +232,19 @@ static void print_divided(KernelPrinter *printer, uint64_t K,
         print_team_barrier(printer, body);
     record_loads(printer, body);
     if (d.flat) {
-        kernel_line(printer, "for (ix f = lane; f < %ld; f += %d) {",
-                    team_vectors(printer, K), printer->team);
+        text_line(printer, "for (ix f = lane; f < %ld; f += %d) {",
+                  team_vectors(printer, K), printer->team);
         printer->depth++;
-        kernel_line(printer, "const ix %s = f %% %ld * %d;", name, d.per, w);
-        print_loop_indices(printer, d.loop, d.k - 1,
-                           strf(printer->arena, "f / %ld", d.per));
+        text_line(printer, "const ix %s = f %% %ld * %d;", name, d.per, w);
+        put_indices(printer, d.loop, d.k - 1,
+                    strf(printer->arena, "f / %ld", d.per));
         printer->depth--;
     } else {
         ns = open_loops(printer, K & ~BIT(u), body, s);
-        kernel_line(printer, "#pragma unroll %d",
-                    !body->nst        ? UNROLL
-                    : printer->filled ? KEPTUNROLL
-                                      : 1);
+        text_line(printer, "#pragma unroll %d",
+                  !body->nst        ? UNROLL
+                  : printer->filled ? KEPTUNROLL
+                                    : 1);
         print_vector_loop(printer, u, name, w);
     }
     s[ns++] = scope_enter(printer, open);
@@ -296,20 +290,20 @@ static void fold_threads(KernelPrinter *printer, Expr *expr)
     int group = printer->shared >= 0 && (expr->K & BIT(printer->shared));
 
     record_order(printer, expr,
-                 expr == printer->online_sum ? SUMscaled
+                 expr == printer->sum        ? SUMscaled
                  : team && printer->team > 1 ? SUMteam
                                              : SUMthread);
     if (team && printer->blocks > 1)
-        kernel_line(printer, "t%d = cluster_%s<%d, %d>(t%d);", expr->local, op,
-                    printer->blocks, printer->folds++, expr->local);
+        text_line(printer, "t%d = cluster_%s<%d, %d>(t%d);", expr->local, op,
+                  printer->blocks, printer->folds++, expr->local);
     else if (team)
-        kernel_line(printer, "t%d = team_%s<%d>(t%d);", expr->local, op,
-                    printer->team, expr->local);
+        text_line(printer, "t%d = team_%s<%d>(t%d);", expr->local, op,
+                  printer->team, expr->local);
     else if (group)
-        kernel_line(printer, "%st%d%s = group_%s<%d, %d>(t%d%s);",
-                    expr->array ? lanes_prefix(printer) : "", expr->local,
-                    expr->array ? "[l]" : "", op, printer->team,
-                    printer->groups, expr->local, expr->array ? "[l]" : "");
+        text_line(printer, "%st%d%s = group_%s<%d, %d>(t%d%s);",
+                  expr->array ? each_lane(printer) : "", expr->local,
+                  expr->array ? "[l]" : "", op, printer->team, printer->groups,
+                  expr->local, expr->array ? "[l]" : "");
     if (team || group)
         printer->unsynced = 0;
 }
@@ -318,14 +312,14 @@ static void fold_threads(KernelPrinter *printer, Expr *expr)
  * the common maximum. */
 static void fold_online_softmax(KernelPrinter *printer)
 {
-    int t = printer->online_max->local, s = printer->online_sum->local,
+    int t = printer->max->local, s = printer->sum->local,
         own = ++printer->nlocal;
 
-    kernel_line(printer, "const float t%d = t%d;", own, t);
-    fold_threads(printer, printer->online_max);
-    kernel_line(printer, "t%d *= %s(t%d - t%d);", s,
-                exp_function(printer, printer->online_sum->arg[0]), own, t);
-    fold_threads(printer, printer->online_sum);
+    text_line(printer, "const float t%d = t%d;", own, t);
+    fold_threads(printer, printer->max);
+    text_line(printer, "t%d *= %s(t%d - t%d);", s,
+              exp_function(printer, printer->sum->arg[0]), own, t);
+    fold_threads(printer, printer->sum);
 }
 
 /* Adds the stores that the only pass along a row makes. Their results may use
@@ -349,24 +343,23 @@ static void print_lane_reductions(KernelPrinter *printer, Expr **r, int nr)
 
     if (printer->streams)
         add_streamed_stores(printer, K, &b);
-    print_lane_needed(printer, b.root, b.nroot);
+    lane_need(printer, b.root, b.nroot);
     if (!printer->per_thread && !printer->lane) {
         if (!printer->streams)
             store_while_reducing(printer, K, &b);
-        Expr *around[] = {
-            printer->online_max, printer->online_sum
-        }; /* those of an enclosing sum */
+        Expr *around[] = { printer->max,
+                           printer->sum }; /* those of an enclosing sum */
         find_online_softmax(printer, r, nr);
-        Expr *top = printer->online_max;
+        Expr *top = printer->max;
         for (int i = 0; i < nr; i++)
             declare_reduction(printer, r[i]);
         if (top)
-            declare_reduction(printer, printer->online_sum);
+            declare_reduction(printer, printer->sum);
         print_divided(printer, K, &b);
         if (top)
             fold_online_softmax(printer);
-        printer->online_max = around[0];
-        printer->online_sum = around[1];
+        printer->max = around[0];
+        printer->sum = around[1];
         for (int i = 0; i < nr; i++)
             if (r[i] != top)
                 fold_threads(printer, r[i]);
@@ -385,8 +378,7 @@ static void print_lane_reductions(KernelPrinter *printer, Expr **r, int nr)
     }
 }
 
-static void print_lane_needed(KernelPrinter *printer, Expr *const *root,
-                              int nroot)
+static void lane_need(KernelPrinter *printer, Expr *const *root, int nroot)
 {
     compute_needed(printer, root, nroot, print_lane_value,
                    print_lane_reductions);
@@ -410,13 +402,13 @@ static void print_early_loads(KernelPrinter *printer, Expr **all)
     OneHot hot;
 
     for (size_t i = 0; i < vec_len(x); i++)
-        if (x[i]->kind == Xload && varies_by_lane(printer, x[i]) &&
+        if (x[i]->kind == Xload && has_lanes(printer, x[i]) &&
             !(x[i]->deps & ~printer->bound) && is_plain(x[i]))
             print_lane_value(printer, x[i]);
     for (size_t i = 0; i < vec_len(x); i++) {
         Expr *expr = x[i];
         const AffineExpr *affine = expr->lin;
-        late[expr->id] = expr->kind == Xred || varies_by_lane(printer, expr) ||
+        late[expr->id] = expr->kind == Xred || has_lanes(printer, expr) ||
                          (expr->deps & ~printer->bound) ||
                          finished_store(printer, expr);
         for (int k = 0; k < expr->na; k++)
@@ -492,14 +484,14 @@ void print_stages(KernelPrinter *printer)
         print_early_loads(printer, all);
     if (printer->row) {
         printer->kernel->held = printer->items | printer->row;
-        print_lane_needed(printer, all, (int)vec_len(all));
+        lane_need(printer, all, (int)vec_len(all));
     }
     for (size_t i = 0; i < vec_len(printer->kernel->st); i++) {
         Store *st = &printer->kernel->st[i];
         if (st->done)
             continue;
         LoopBody b = begin_stage(printer, st->loops);
-        print_lane_needed(printer, b.root, b.nroot);
+        lane_need(printer, b.root, b.nroot);
         print_stage(printer, st->loops & ~printer->bound, &b);
         for (int j = 0; j < b.nst; j++)
             b.st[j]->done = 1;

@@ -36,12 +36,7 @@ static int64_t matrix_columns(const Graph *g, const Node *n, int *rows)
     return columns;
 }
 
-static int64_t blocks_along(int64_t n)
-{
-    return (n + SCALEBLOCK - 1) / SCALEBLOCK;
-}
-
-static int has_row_blocks(const Node *n)
+static int by_rows(const Node *n)
 {
     return n->at.quantize_blocks.layout == SCALEwide;
 }
@@ -79,7 +74,7 @@ static void put_expert_rows_kernel(Text *out, const Group *group, int64_t pair,
     put_row_pointer(out, "q", result_part(group, group->node[0], 0), "Q");
     put_row_pointer(out, "s", result_part(group, group->node[0], 1), "BLOCKSQ");
     if (turned)
-        put(out, "tq, ts, off, off + %lld);\n}\n", (long long)pair);
+        put(out, "tq, ts, off, off + %ld);\n}\n", pair);
     else
         put(out, "off[EXPERTS]);\n}\n");
 }
@@ -94,7 +89,7 @@ static void put_quantize_kernel(Text *out, const Group *group, int64_t pair)
 
     put(out, "extern \"C\" __global__ void __launch_bounds__(%d, %d)\n",
         THREADS, TOGETHER);
-    if (has_row_blocks(n) && n->nin == 1) {
+    if (by_rows(n) && n->nin == 1) {
         put(out, "@(const uint16_t *x, uint8_t *q, float *s)\n"
                  "{\n    quantize_rows(x, q, s, P);\n}\n");
         return;
@@ -121,10 +116,9 @@ static void put_blocks_pre(Text *out, const Graph *g, const Node *map,
     int64_t top = slot ? local_n(g, map->in[0], dim_of(map->in[0], slot)) : 1;
 
     put(out,
-        "#define P %lld\n#define Q %lld\n#define AT_ONCE %d\n"
-        "#define EXPERTS %lld\n#define TOP %lld\n",
-        (long long)p, (long long)q, ATONCE, (long long)l.experts,
-        (long long)top);
+        "#define P %ld\n#define Q %ld\n#define AT_ONCE %d\n"
+        "#define EXPERTS %ld\n#define TOP %ld\n",
+        p, q, ATONCE, l.experts, top);
     putn(out, scale_pre, strlen(scale_pre));
     putn(out, blocks_pre, strlen(blocks_pre));
 }
@@ -139,9 +133,9 @@ int blocks_fit_loop(const Graph *g, const Node *n)
     int at;
     int64_t q = matrix_columns(g, n, &at);
 
-    if (q % SCALEBLOCK || gathers_rows(n) || has_row_blocks(n) != (n->nin > 1))
+    if (q % SCALEBLOCK || gathers_rows(n) || by_rows(n) != (n->nin > 1))
         return 0;
-    return has_row_blocks(n) ? x->nd == 2 : local_n(g, x, at) % SCALEBLOCK == 0;
+    return by_rows(n) ? x->nd == 2 : local_n(g, x, at) % SCALEBLOCK == 0;
 }
 
 int blocks_of_matrix(const Graph *g, const Node *n, int64_t m, int64_t columns)
@@ -199,12 +193,11 @@ void blocks_lower_cuda(Graph *g, Group *group, Arena *a)
                      map };
     int at;
     int64_t q = matrix_columns(g, n, &at), all = local_elems(g, x) / q;
-    int64_t p = has_row_blocks(n) ? all : local_n(g, x, at);
+    int64_t p = by_rows(n) ? all : local_n(g, x, at);
     int64_t blocks =
-        blocks_along(q) * (has_row_blocks(n) ? p : blocks_along(p));
+        divide_up(q, SCALEBLOCK) * (by_rows(n) ? p : divide_up(p, SCALEBLOCK));
     int64_t turn = LINES * ATONCE;
-    int64_t items =
-        has_row_blocks(n) ? (blocks + turn - 1) / turn : all / p * blocks;
+    int64_t items = by_rows(n) ? (blocks + turn - 1) / turn : all / p * blocks;
     MapLayout l = map ? map_layout(g, map) : (MapLayout){ 0 };
     Text t = { .arena = a };
 
@@ -222,6 +215,6 @@ void blocks_lower_cuda(Graph *g, Group *group, Arena *a)
     set_text_named(group, a, t.s);
     set_label(group, a, n);
     if (map && arg[3])
-        items = row_blocks(p, l.experts) * blocks_along(q);
+        items = row_blocks(p, l.experts) * divide_up(q, SCALEBLOCK);
     cuda_set_launch(group, a, (Launch){ .items = items, .threads = THREADS });
 }

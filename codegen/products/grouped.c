@@ -5,16 +5,6 @@
 
 enum { GMMTILE = 64, GMMTHREADS = 256, WGTHREADS = 384 };
 
-static int64_t divide_up(int64_t n, int64_t d)
-{
-    return (n + d - 1) / d;
-}
-
-static void put_define(Text *out, const char *name, int64_t v)
-{
-    put(out, "#define %s %lld\n", name, (long long)v);
-}
-
 /* ---- tensor cores -------------------------------------------------------- */
 
 /* Shared memory of a block, one per multiprocessor. Besides slices it has boxes
@@ -138,9 +128,8 @@ static void put_product(Text *out, int64_t wide, Dtype in, const char *turned)
         "template <int ADD>\n"
         "FN void wgmma_tile(float *d, uint64_t a, uint64_t b)\n{\n"
         "    asm "
-        "volatile(\"wgmma.mma_async.sync.aligned.m64n%lldk%d.f32.%s.%s {\"\n",
-        (long long)wide, 32 / (int)dtypes[in].bytes, dtypes[in].name,
-        dtypes[in].name);
+        "volatile(\"wgmma.mma_async.sync.aligned.m64n%ldk%d.f32.%s.%s {\"\n",
+        wide, 32 / (int)dtypes[in].bytes, dtypes[in].name, dtypes[in].name);
     for (int i = 0; i < n; i++)
         put(out, "%s\"%%%d%s\"%s", i % 8 ? "" : "        ", i,
             i + 1 < n ? "," : "", i % 8 == 7 || i + 1 == n ? "\n" : " ");
@@ -254,11 +243,10 @@ int grouped_updates(const Graph *g, const Node *n, const Node *rounded)
 }
 
 /* Pointer to row 0 of an operand; wide: elements per row. */
-static const char *first_row_pointer(Arena *a, const char *name, int stash,
-                                     int64_t wide)
+static const char *first_row(Arena *a, const char *name, int stash,
+                             int64_t wide)
 {
-    return stash ? strf(a, "%s + (int64_t)off[EXPERTS + 1] * %lld", name,
-                        (long long)wide)
+    return stash ? strf(a, "%s + (int64_t)off[EXPERTS + 1] * %ld", name, wide)
                  : name;
 }
 
@@ -304,10 +292,10 @@ static void put_product_kernel(Text *out, const GmmArgs *args,
 {
     int swap = form->weight && args->tw;
     int64_t wide[2] = { args->k, args->n };
-    const char *left = first_row_pointer(out->arena, swap ? "b" : "a",
-                                         args->stash >> swap & 1, wide[swap]);
-    const char *right = first_row_pointer(
-        out->arena, swap ? "a" : "b", args->stash >> !swap & 1, wide[!swap]);
+    const char *left = first_row(out->arena, swap ? "b" : "a",
+                                 args->stash >> swap & 1, wide[swap]);
+    const char *right = first_row(out->arena, swap ? "a" : "b",
+                                  args->stash >> !swap & 1, wide[!swap]);
     int scaled = args->in == De4m3;
     const char *off = form->dense ? "" : " const int32_t *off,";
     int twice = form->terms > 1;
@@ -331,14 +319,12 @@ static void put_product_kernel(Text *out, const GmmArgs *args,
         "    const Update update = { };\n",
         WGTHREADS, off, more, squares,
         form->dense ? "    const int32_t off[] = { 0, CAP };\n" : "", left,
-        right,
-        twice ? first_row_pointer(out->arena, "a2", form->stash, args->k) : "0",
+        right, twice ? first_row(out->arena, "a2", form->stash, args->k) : "0",
         twice ? "b2" : "0", scales_in_order(scaled, swap),
         scaled && twice ? "sa2, sb2" : "");
-    put_product_call(
-        out, form,
-        first_row_pointer(out->arena, "c", args->stash >> 2 & 1, args->n),
-        "(int)add");
+    put_product_call(out, form,
+                     first_row(out->arena, "c", args->stash >> 2 & 1, args->n),
+                     "(int)add");
 }
 
 /* Use of shared memory by the ring of slices. */
@@ -536,9 +522,9 @@ static void lower_on_cuda_cores(Group *group, Arena *a, const GmmArgs *args,
         "@(const TA *a, const TA *b, TO *c, const int32_t *off, int64_t add)\n"
         "{\n    %s(%s, %s, %s, off, (int)add);\n}\n",
         GMMTHREADS, weight ? "gmm_wgrad_tile" : "gmm_tile",
-        first_row_pointer(a, "a", args->stash & 1, args->k),
-        first_row_pointer(a, "b", args->stash >> 1 & 1, args->n),
-        first_row_pointer(a, "c", args->stash >> 2 & 1, args->n));
+        first_row(a, "a", args->stash & 1, args->k),
+        first_row(a, "b", args->stash >> 1 & 1, args->n),
+        first_row(a, "c", args->stash >> 2 & 1, args->n));
     set_text_named(group, a, t.s);
     group->narg = 4;
     int64_t rows = divide_up(args->cap, GMMTILE) + args->experts;

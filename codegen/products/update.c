@@ -75,11 +75,11 @@ static void put_kept(UpdatePrinter *printer, Node *n)
     const DtypeInfo *dt = &dtypes[n->dt];
 
     vec_push(printer->arena, printer->read, n);
-    put(&printer->load, "    fetch_kept(slot + %lld, half, u.q%d + at);\n",
-        (long long)printer->bytes, at);
-    put(&printer->body, "    %s %s[%d]; load_kept<%s>(%s, slot + %lld);\n",
+    put(&printer->load, "    fetch_kept(slot + %ld, half, u.q%d + at);\n",
+        printer->bytes, at);
+    put(&printer->body, "    %s %s[%d]; load_kept<%s>(%s, slot + %ld);\n",
         dt->compute, array_name(printer, n), PIECE, dt->store,
-        array_name(printer, n), (long long)printer->bytes);
+        array_name(printer, n), printer->bytes);
     printer->bytes += THREADS * PIECE * dt->bytes;
 }
 
@@ -257,9 +257,9 @@ ProductUpdate *update_text(Group *group, Arena *a, int ahead)
     update->ahead = ahead;
     update->bytes = printer.bytes;
     put(&out,
-        "#define UPDATE 1\n#define AHEAD %d\n#define KEPT %lld\n"
+        "#define UPDATE 1\n#define AHEAD %d\n#define KEPT %ld\n"
         "#define ROUNDS %d\n",
-        ahead, (long long)printer.bytes, printer.rounded != NULL);
+        ahead, printer.bytes, printer.rounded != NULL);
     if (printer.rounded)
         putn(&out, scale_pre, strlen(scale_pre));
     putn(&out, update_pre, strlen(update_pre));

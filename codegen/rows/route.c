@@ -637,7 +637,7 @@ int dispatch_lower_cuda(Graph *g, Group *group, Arena *a)
     row_line(&o, "const uint4 *const x = buf[%d];", at[1]);
     put_pointer(&o.text, g, group, a, at[2], "uint4", 16, "y");
     row_line(&o, "const int64_t top = iv[%d];", row_size(&o, top));
-    row_line(&o, "enum { EACH = 8, PIECES = %lld };", (long long)bytes / 16);
+    row_line(&o, "enum { EACH = 8, PIECES = %ld };", bytes / 16);
     if (l.each) {
         row_line(&o, "const int64_t experts = iv[%d], pair = iv[%d];",
                  row_size(&o, l.experts), row_size(&o, l.pair));

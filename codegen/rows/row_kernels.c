@@ -224,12 +224,8 @@ static void topk_block(RowText *row, const char *ct, const char *x)
     row_line(row, "    y[p1 + c * sy] = s[c];");
 }
 
-typedef enum TopkForm {
-    TOPKpasses, /* host, k <= SELECT */
-    TOPKsort,
-    TOPKwarp, /* GPU: a warp per item */
-    TOPKblock /* GPU: a block per item */
-} TopkForm;
+/* Host: k passes, or a sort. GPU: a warp or a block per item. */
+typedef enum TopkForm { TOPKpasses, TOPKsort, TOPKwarp, TOPKblock } TopkForm;
 
 static TopkForm topk_form(const Node *n, int64_t len, int gpu)
 {

@@ -138,6 +138,16 @@ void put_line(Text *out, int depth, const char *fmt, ...)
     va_end(ap);
 }
 
+void put_define(Text *out, const char *name, int64_t v)
+{
+    put(out, "#define %s %ld\n", name, v);
+}
+
+int64_t divide_up(int64_t n, int64_t d)
+{
+    return (n + d - 1) / d;
+}
+
 /* ---- expressions in C ---------------------------------------------------- */
 
 const ScalarExpr *scalar_of(const char *text)

@@ -34,6 +34,9 @@ void set_label(Group *group, Arena *a, const Node *n);
 /* Appends a line indented by 4 * depth blanks. */
 void put_line(Text *out, int depth, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* A line "#define NAME v". */
+void put_define(Text *out, const char *name, int64_t v);
+int64_t divide_up(int64_t n, int64_t d); /* n / d, rounded up */
 void vput_line(Text *out, int depth, const char *fmt, va_list ap)
     __attribute__((format(printf, 3, 0)));
 /* C names of the leaves of a scalar expression, and the type (Df32 or Df64) of
