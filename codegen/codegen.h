@@ -1,5 +1,4 @@
-/* codegen.h: kernel text for a target, for those outside. Targets are rows in
- * targets.c. */
+/* codegen.h: the generators of all folders. Targets are rows in targets.c. */
 #ifndef PLEAT_CODEGEN_H
 #define PLEAT_CODEGEN_H
 
@@ -9,10 +8,13 @@
 #include "products/products.h"
 #include "rows/rows.h"
 
-void comm_lower(Graph *g, Group *group, Arena *a); /* comm.c */
+/* comm.c: instructions of collectives and row exchanges. */
+void comm_lower(Graph *g, Group *group, Arena *a);
 void comm_lower_cuda(Graph *g, Group *group, Arena *a);
 
-/* cuda.c: loops for a GPU; what is lowered as for hosts in a grid. */
+/* cuda.c: GPU kernels of loops and of quantizations. cuda_row_grid: makes a
+ * host kernel a GPU kernel whose items are blocks of `threads` threads; 0:
+ * threads. */
 void cuda_loop_lower(Graph *g, Group *group, Arena *a);
 void cuda_blocks_lower(Graph *g, Group *group, Arena *a);
 void cuda_row_grid(Graph *g, Group *group, Arena *a, int threads);

@@ -7,7 +7,8 @@
 
 extern const char attn_pre[];
 
-/* attn.c: does the attention have a kernel without stored scores? */
+/* Does the attention (a call, attn or attn_bwd) have a kernel without stored
+ * scores? attn_lower, attn_bwd_lower: host kernels of a group with one. */
 int attn_can(const Graph *g, const Node *n);
 void attn_lower(Graph *g, Group *group, Arena *a);
 void attn_bwd_lower(Graph *g, Group *group, Arena *a);
@@ -69,20 +70,27 @@ typedef struct AttnView { /* a tensor and its name in the text */
 
 typedef enum AttnHow { ATpack, ATput, ATadd } AttnHow;
 
+/* attn.c. attn_read: fills attn from the body of n; 0: there is no such kernel.
+ * attn_node: number of a body's node. attn_body_users: its users in the body.
+ * attn_inner_axes: fills `out` with the packed axes of a key-side tensor and
+ * returns their number. attn_is_keyside: is operand op the values, or
+ * contracted by a dot? attn_axis: name of an axis in the text. */
 int attn_read(Attn *attn, const Graph *g, const Node *n);
-int attn_node(const Attn *attn, const Node *n); /* its number in the body */
-int attn_body_users(const Attn *attn,
-                    const Node *n); /* its users in the body */
+int attn_node(const Attn *attn, const Node *n);
+int attn_body_users(const Attn *attn, const Node *n);
 int attn_inner_axes(const Attn *attn, const Node *n, Axis **out);
 int attn_is_keyside(const Attn *attn, int op);
 const char *attn_axis(const Attn *attn, const Axis *a);
 
-/* Appends a line to the text. */
+/* attn_emit.c: appends a line to the text. */
 void attn_line(Attn *attn, int depth, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* attn_begin: starts the group's text. attn_finish: makes it the kernel of a
+ * host. attn_int: declares an integer and returns its name. */
 void attn_begin(Attn *attn, Group *group, Arena *a);
 void attn_finish(Attn *attn);
 const char *attn_int(Attn *attn, const char *name, RankAffine x);
+/* Elements of an axis on this rank, of n axes, and the name of such a size. */
 int64_t attn_local_size(const Attn *attn, const Axis *a);
 int64_t attn_local_product(const Attn *attn, Axis *const *a, int n);
 const char *attn_size_name(Attn *attn, const Axis *a);
@@ -93,13 +101,19 @@ typedef struct AttnPlace {
     const char *at, *half, *to;
 } AttnPlace;
 AttnPlace attn_index_map(Attn *attn, const Axis *a);
+/* Text of the global index of local index i. */
 const char *attn_global(Attn *attn, const Axis *a, const char *i);
+/* Elements per row of operand op's tiles, and the name of that number. */
 int64_t attn_row_width(const Attn *attn, int op);
 const char *attn_width_name(Attn *attn, int op);
+/* Operand i; names of a tensor's pointer, of its stride along a, and the
+ * pointer at the current score axes. */
 AttnView attn_operand(Attn *attn, int i);
 const char *attn_pointer_name(Attn *attn, AttnView v);
 const char *attn_stride_name(Attn *attn, AttnView v, const Axis *a);
 const char *attn_row_pointer(Attn *attn, AttnView v);
+/* Prints the coordinates along n axes from their row-major index `from`; a tile
+ * of n elements, called `size` in the text, in the workspace. */
 void attn_coords(Attn *attn, int depth, const char *from, Axis *const *a,
                  int n);
 void attn_tile(Attn *attn, const char *name, const char *size, int64_t n);
@@ -115,12 +129,17 @@ void attn_clear(Attn *attn, int depth, const char *tile, const char *rows,
 void attn_querytile(Attn *attn, int depth, Axis *const *a, int n);
 /* Prints `continue` under the condition; null: never. */
 void attn_skip(Attn *attn, int depth, const char *unseen);
+/* Does a dot contract key-side operand op? */
 int attn_contracted(const Attn *attn, int op);
+/* Prints: tiles of key-side operands (b, transposed f); the copies into a key
+ * tile and into the query tiles of all dots; the visible columns of a tile; the
+ * products of all terms. */
 void attn_keytiles(Attn *attn, int flipall);
 void attn_packkeys(Attn *attn, int depth, int op, int flip);
 void attn_packqueries(Attn *attn, int depth);
 void attn_visible(Attn *attn, int depth);
 void attn_products(Attn *attn, int depth);
+/* The attention of a group; its result i, null: unused. */
 Node *attn_of_group(const Group *group);
 Node *attn_result(const Attn *attn, int i);
 

@@ -36,12 +36,14 @@ typedef struct AttnGpu {
     int64_t pairs;   /* pairs of launches; 0: one launch */
 } AttnGpu;
 
+/* Does the attention have a GPU kernel? attn_lower_cuda: the kernel of a group
+ * with an attention, forward or backward. */
 int attn_can_cuda(const Graph *g, const Node *n);
-/* forward and backward */
 void attn_lower_cuda(Graph *g, Group *group, Arena *a);
-/* attn_jobs.c. attn_job_width: columns of the job's sums. attn_has_out: does it
- * compute the gradient of op? attn_most_width: largest width of a job's
- * sums. */
+/* attn_jobs.c. attn_inner_count: elements per row of operand op.
+ * attn_make_jobs: fills attn->job. attn_job_width: columns of the job's sums.
+ * attn_has_out: does it compute the gradient of op? attn_most_width: largest
+ * width of a job's sums. attn_gradient_view: the gradient of op. */
 int64_t attn_inner_count(const Attn *attn, int op);
 void attn_make_jobs(AttnGpu *attn);
 int64_t attn_job_width(const AttnGpu *attn, const AttnJob *job);
@@ -49,7 +51,10 @@ int attn_has_out(const AttnJob *job, int op);
 int64_t attn_most_width(const AttnGpu *attn);
 AttnView attn_gradient_view(const AttnGpu *attn, int op);
 /* attn_dscores.c. attn_workspace_bytes: wanted bytes of workspace; tests reduce
- * it. attn_combinations: combinations of a launch. */
+ * it. attn_share_dscores: decides whether jobs store and load gradients of
+ * scores. attn_dscores_at, attn_waiting_at: their address for a tile, that of
+ * the partial sums of result `out`. attn_sum_parts: parts over which a block's
+ * sums continue. attn_combinations: combinations of a launch. */
 extern int64_t attn_workspace_bytes;
 void attn_share_dscores(AttnGpu *attn);
 const char *attn_dscores_at(AttnGpu *attn, const AttnJob *job);
@@ -59,9 +64,11 @@ int64_t attn_combinations(const AttnGpu *attn, const AttnJob *job);
 void attn_warp_job(AttnGpu *attn, const AttnJob *job); /* attn_warp.c */
 void attn_wg_job(AttnGpu *attn, const AttnJob *job);   /* attn_consumer.c */
 void attn_wg_fetch(AttnGpu *attn, const AttnJob *job); /* loads of the job */
-void attn_wg_open(AttnGpu *attn); /* forward: around a block's items */
+/* Forward: text before and behind the loop over a block's items. */
+void attn_wg_open(AttnGpu *attn);
 void attn_wg_close(AttnGpu *attn);
-int attn_wg_fits(AttnGpu *attn); /* also sets attn->shared */
+/* Do all jobs fit on tensor cores? Also sets attn->shared. */
+int attn_wg_fits(AttnGpu *attn);
 
 /* attn_producer.c: layout of a job in shared memory, and text that producer and
  * consumers share. */
@@ -89,12 +96,19 @@ typedef struct AttnWg {
     int64_t tiles, total; /* tiles of one combination, of all */
 } AttnWg;
 
+/* The layout of a job. attn_slab: rows of v along a, columns along `in`.
+ * attn_straight: are its rows aligned vectors of k elements? attn_wg_sums:
+ * columns of the job's sums. attn_wg_tiles: offset of the first stage.
+ * attn_wg_changes: do rows change with the combination of loop axes? */
 AttnWg attn_wg(AttnGpu *attn, const AttnJob *job);
 AttnSlab attn_slab(const Attn *attn, AttnView v, Axis *a, Axis *in);
 int attn_straight(const Attn *attn, const AttnSlab *slab, int64_t k);
 int64_t attn_wg_sums(const AttnGpu *attn, const AttnJob *job);
-int64_t attn_wg_tiles(const AttnWg *wg); /* offset of the first stage */
+int64_t attn_wg_tiles(const AttnWg *wg);
 int attn_wg_changes(const AttnWg *wg);
+/* Prints: the memory of the rows; the loop over visible tiles; a tile's
+ * columns; the first visible tile of an item and the step to the next
+ * (forward); the step to the next stage. */
 void attn_wg_line(AttnWg *wg);
 void attn_wg_over(AttnWg *wg);
 void attn_wg_place(AttnWg *wg, int depth);

@@ -9,6 +9,7 @@
 void gemm_lower(Graph *g, Group *group, Arena *a);
 /* Sets FLOPs of product n and bytes of the group's arguments. */
 void set_product_cost(const Graph *g, Group *group, const Node *n);
+/* Instructions of grouped products: gmm, and gmm_wgrad with its update. */
 void gmm_lower(Graph *g, Group *group, Arena *a);
 void gmm_wgrad_lower(Graph *g, Group *group, Arena *a);
 
@@ -57,9 +58,11 @@ typedef struct GroupedForm {
     GroupedTile tile;
     const ProductUpdate *update; /* replaces the stores; null: none */
 } GroupedForm;
+/* The kernel of a gmm or gmm_wgrad group. */
 void grouped_lower_cuda(Graph *g, Group *group, Arena *a);
 /* A matrix product: a library instruction, or a kernel if it has scales. */
 void dense_lower_cuda(Graph *g, Group *group, Arena *a);
+/* Speed class of a grouped product, for the time model. */
 ProductPath grouped_path(const Group *group);
 /* Text of the kernel ("@" in place of its name) for the instruction's integers
  * (instructions.def). *shared gets its dynamic shared memory in bytes. */
@@ -67,12 +70,13 @@ char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
                    int64_t *shared);
 /* Threads of a block. */
 int grouped_threads(const GmmArgs *args, const GroupedForm *form);
-int64_t grouped_squares(const Graph *g, const Node *n,
-                        int updates); /* Target.squares */
+/* Target.squares: partial sums of squares that the kernel of n leaves. */
+int64_t grouped_squares(const Graph *g, const Node *n, int updates);
 /* Partial sums of squares of a weight gradient: one per warp and tile. */
 int64_t tile_squares(const GmmArgs *args, const GroupedTile *tile);
-int grouped_updates(const Graph *g, const Node *n,
-                    const Node *rounded); /* Target.updates */
+/* Target.updates: can the kernel of n update, and quantize `rounded`?
+ * Target.sums: can one kernel compute the sum of two products? */
+int grouped_updates(const Graph *g, const Node *n, const Node *rounded);
 int grouped_sums(const Graph *g, const Node *n, const Node *other);
 Node *sum_sq_of(const Group *group);   /* its sum_sq output, or null */
 int grouped_terms(const Group *group); /* products whose sum it computes */

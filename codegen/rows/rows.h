@@ -13,8 +13,9 @@ int drop_to_capacity_lower(Graph *g, Group *group, Arena *a, int gpu);
 int route_lower(Graph *g, Group *group, Arena *a, int gpu);
 int scatter_lower(Graph *g, Group *group, Arena *a, int gpu);
 int fake_quantize_lower(Graph *g, Group *group, Arena *a, int gpu);
+/* zero_lower: clears a buffer. copy_lower: device-to-host and host-to-device
+ * copies of offload. */
 void zero_lower(Graph *g, Group *group, Arena *a);
-/* Device-to-host and host-to-device copies of offload. */
 void copy_lower(Graph *g, Group *group, Arena *a);
 /* Lowers a group that only dispatches whole rows (16-byte pieces) and returns
  * 1; returns 0 and changes nothing for other groups. */
@@ -39,7 +40,10 @@ typedef struct RowText {
  * their strides allow it in all tensors. */
 void row_walk(const Graph *g, RowWalks *walks, const Node *of, int d,
               const Node *const t[3]);
+/* Product of the sizes. */
 int64_t row_count(const RowWalks *walks);
+/* row_begin, row_finish: start a text, make it the group's kernel of `items`
+ * items and `work` operations. row_buffer: declares a pointer to n's buffer. */
 RowText row_begin(Group *group, Arena *a);
 void row_line(RowText *row, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));

@@ -45,13 +45,15 @@ typedef struct ScalarNames {
     const char *const *operand, *result, *grad;
     Dtype dt;
 } ScalarNames;
+/* Prints an expression in C. */
 void put_scalar(Text *out, const ScalarExpr *scalar, const ScalarNames *names);
-/* parses `text` over the operands a b c d; cached for the process */
+/* The expression `text` over the operands a b c d; cached for the process. */
 const ScalarExpr *scalar_of(const char *text);
+/* x + y, x * k, and whether x is zero on every rank. */
 RankAffine aff_add(RankAffine x, RankAffine y);
 RankAffine aff_scale(RankAffine x, int64_t k);
 int aff_zero(const RankAffine *affine);
-/* type of values of t in registers: f32 f64 i32 i64 */
+/* Type of values of t in registers: f32 f64 i32 i64. */
 Dtype compute_type(Dtype t);
 /* text_load: C expression that converts x, an element of dt in memory, to its
  * type in registers. text_save: the reverse. */
@@ -70,9 +72,9 @@ enum { GPUBLOCKS = 132 };
 
 /* cuda_put_parameters: prints the parameter list of a kernel and the arrays
  * buf[] and iv[]. Parameters are the buffers, then the words that depend on the
- * rank; other words become constants of the text. cuda_set_launch: sets the
- * grid (y, z: 0 means 1) and removes the constant words from the
- * instruction. */
+ * rank, keys and doubles; other words become constants of the text.
+ * cuda_set_launch: sets the grid (y, z: 0 means 1) and removes the constant
+ * words from the instruction. */
 void cuda_put_parameters(Text *out, const Group *group);
 void cuda_set_launch(Group *group, Arena *a, Launch l);
 
