@@ -143,9 +143,9 @@ static int64_t open_job_items(AttnGpu *gpu, const AttnJob *job, int64_t rows)
     return blocks;
 }
 
-/* Persistent blocks, one per multiprocessor. Each round assigns one item to every
- * block, in alternating direction. The next item's rows are loaded and its first
- * scores computed while the previous item finishes
+/* Persistent blocks, one per multiprocessor. Each round assigns one item to
+ * every block, in alternating direction. The next item's rows are loaded and
+ * its first scores computed while the previous item finishes
  * (decisions/attention-forward.md). */
 static int64_t put_persistent_items(AttnGpu *gpu, const AttnJob *job,
                                     void (*put_job)(AttnGpu *gpu,
