@@ -13,19 +13,23 @@
 #include "../../ir/settings/keys.h"
 #include "search.h"
 
-/* Points that are kept in a wide world; seconds beyond --seconds, where no plan
- * that fits is found. */
-enum { MOST = 3000, LATE = 20 };
-/* Nodes of short plans that the default budget makes, twice as many above WIDE
- * ranks; a node of a whole plan, which is made several times to fit, counts for
- * WHOLE of them. A run that states no fold searches for a FEWth. */
-enum { BUDGET = 400000, WIDE = 64, WHOLE = 8, FEW = 8 };
+enum { MOST = 3000 }; /* points that are kept in a wide world */
+/* A node of a whole plan, which is made several times to fit, counts for WHOLE
+ * of short ones. A run that states no fold searches for a FEWth of the budget;
+ * where no plan that fits is found the budget is FEW times as large. */
+enum { WHOLE = 8, FEW = 8 };
+enum { FIRST = 2 }; /* plans that are compiled before all estimates are known */
 enum { SIMPLE = 12 };   /* folds of ep and pp alone with short plans */
 enum { SEQUENCES = 8 }; /* of a micro-batch, at most, but for what is given */
 
 #define LARGE 1.08 /* times the limit: an estimate as large may still fit */
 #define FAR   3    /* times the limit: estimates are not that wrong */
 #define CLOSE 0.97 /* of the best: an estimate as low is compiled */
+
+double search_whole_work(const Space *space)
+{
+    return WHOLE * (double)vec_len(space->s.model[0].g->node);
+}
 
 static int ratio_row(int64_t ranks)
 {
@@ -99,9 +103,15 @@ static double host_byte_secs(const MachineSpeeds *machine)
     return machine->offload > 0 ? 1 / all : HUGE_VAL;
 }
 
+/* The part of the time for rebuilding all that takes away x of its bytes. What
+ * costs least for a byte is rebuilt first: products last. */
+static double rebuilding_part(double x)
+{
+    return 0.2 * x + 0.8 * x * x * x;
+}
+
 /* Nothing rebuilt where that fits; else what takes less time for a byte first:
- * rebuilding, at a straight line to what rebuilding all costs, and the host's
- * memory for the optimizer. */
+ * rebuilding, and the host's memory for the optimizer. */
 static Forecast with_limit(const Space *space, Forecast none, Forecast all)
 {
     double rebuilt = fmax(none.bytes - all.bytes, 0), hosted = none.optim;
@@ -116,7 +126,7 @@ static Forecast with_limit(const Space *space, Forecast none, Forecast all)
     hosted = fmin(hosted, first ? more : fmax(more - rebuilt, 0));
     rebuilt = fmin(rebuilt, more - hosted);
     if (none.bytes > all.bytes)
-        none.again = secs * rebuilt / (none.bytes - all.bytes);
+        none.again = secs * rebuilding_part(rebuilt / (none.bytes - all.bytes));
     none.secs += none.again + (hosted > 0 ? hosted * each : 0);
     none.bytes -= rebuilt + hosted;
     return none;
@@ -196,109 +206,16 @@ static void sort_candidates(Space *space)
     qsort(space->at, vec_len(space->at), sizeof *space->at, by_price);
 }
 
-/* What became of the short plans of n folds (JOBdone ..); of those made, what
- * units cost. */
-static const char *price_shorts(Space *space, const ShortFold *fold, int n,
-                                ModelCost *cost, double end)
-{
-    size_t each = (size_t)space->s.units.nrun + 1;
-    UnitCost *plan = alloc(forever, (size_t)n * each * sizeof *plan);
-    const char *done = search_short(&space->s, fold, n, plan, end);
-
-    space->work += n * search_short_work(&space->s);
-    for (int i = 0; i < n; i++)
-        if (done[i] == JOBdone)
-            cost[i] = search_costs(&space->s.units, plan + each * (size_t)i);
-    return done;
-}
-
-/* Costs of one rank with the least batch; 0: the model has no such plan. */
-static int price_reference(Space *space, ModelCost ref[2])
-{
-    ShortFold one[2] = { { .world = 1 } };
-
-    for (int a = 0; a < NMESH; a++)
-        one->point.size[a] = 1;
-    one->point.vpp = one->point.zero = 1;
-    one->point.batch = space->s.model[0].batch;
-    one[1] = one[0];
-    one[0].step_only = one[1].rebuild = 1;
-    const char *done = price_shorts(space, one, 2, ref, space->begun + LATE);
-    return done[0] == JOBdone && done[1] == JOBdone;
-}
-
-/* The jobs of a fold behind those of `want`: with what costs no time rebuilt,
- * and if asked, with all, and in pairs. */
-static FoldPrice add_jobs(ShortFold **want, Point p, int64_t world, int all,
-                          int pairs)
-{
-    FoldPrice fold = { .point = p };
-
-    for (int k = 0; k < NCOST; k++) {
-        if ((k == COSTall && !all) || (k == COSTpairs && !pairs))
-            continue;
-        ShortFold job = { p, world, k == COSTall, all && k != COSTall,
-                          k == COSTpairs };
-        vec_push(forever, *want, job);
-        fold.job[k] = (int)vec_len(*want);
-    }
-    return fold;
-}
-
-/* Of the jobs of add_jobs. A fold that no pairs are made of goes without. */
-static void take_costs(FoldPrice *fold, const char *done, const ModelCost *cost)
-{
-    int all = fold->job[COSTall] - 1, pairs = fold->job[COSTpairs] - 1;
-    int free = fold->job[COSTfree] - 1;
-
-    all = all < 0 ? free : all;
-    fold->done = done[free] == JOBdone ? done[all] : done[free];
-    if (fold->done != JOBdone)
-        return;
-    fold->cost[COSTfree] = cost[free];
-    fold->cost[COSTall] = cost[all];
-    if (pairs >= 0 && done[pairs] == JOBdone)
-        fold->cost[COSTpairs] = cost[pairs];
-}
-
-/* What units cost with each ep and number of sequences, on ep ranks: products
- * of fewer rows for more experts, and transfers behind what hides them, are no
- * share of what one rank takes. */
-static void price_plain(Space *space, double end)
-{
-    ShortFold *want = NULL;
-    int64_t n = space->s.experts, most = n ? n : 1;
-
-    for (int64_t ep = 1; ep <= most && ep <= space->s.world; ep++)
-        for (size_t i = 0; i < vec_len(space->s.model); i++) {
-            Point p = { .vpp = 1, .zero = 1, .batch = space->s.model[i].batch };
-            for (int a = 0; a < NMESH; a++)
-                p.size[a] = a == Mep || a == Mdp ? ep : 1;
-            if (space->s.world % ep)
-                continue;
-            vec_push(forever, space->plain, add_jobs(&want, p, ep, 1, ep > 1));
-        }
-    ModelCost *cost = alloc(forever, (vec_len(want) + 1) * sizeof *cost);
-    const char *done = price_shorts(space, want, (int)vec_len(want), cost, end);
-    for (size_t i = 0; i < vec_len(space->plain); i++)
-        take_costs(&space->plain[i], done, cost);
-}
-
-const ModelCost *search_plain(const Space *space, const Point *point)
-{
-    for (size_t i = 0; i < vec_len(space->plain); i++)
-        if (space->plain[i].done == JOBdone &&
-            space->plain[i].point.batch == point->batch &&
-            space->plain[i].point.size[Mep] == point->size[Mep])
-            return space->plain[i].cost;
-    return NULL;
-}
-
 /* Do they differ in the schedule at most, so that short plans are the same? */
 static int same_fold(const Point *a, const Point *b)
 {
     return !memcmp(a->size, b->size, sizeof a->size) && a->batch == b->batch &&
            a->zero == b->zero;
+}
+
+static int same_point(const Point *a, const Point *b)
+{
+    return same_fold(a, b) && a->vpp == b->vpp && a->schedule == b->schedule;
 }
 
 static void take_short(Space *space, const Point *point,
@@ -344,26 +261,25 @@ static void want_fold(Space *space, const Candidate *candidate,
 
     if (candidate->known == PRICEscaled && !price_of(space, p))
         vec_push(forever, space->fold,
-                 add_jobs(want, *p, space->s.world / p->size[Mpp], rebuilds,
-                          may_go_in_pairs(space, p)));
+                 search_add_jobs(want, *p, space->s.world / p->size[Mpp],
+                                 rebuilds, may_go_in_pairs(space, p)));
 }
 
 /* Makes the short plans of the folds from `were` on. */
-static void price_wanted(Space *space, size_t were, const ShortFold *want,
-                         double end)
+static void price_wanted(Space *space, size_t were, const ShortFold *want)
 {
     int n = (int)vec_len(want);
     ModelCost *cost = alloc(forever, ((size_t)n + 1) * sizeof *cost);
-    const char *done = price_shorts(space, want, n, cost, end);
+    const char *done = search_price_shorts(space, want, n, cost);
 
     for (size_t i = were; i < vec_len(space->fold); i++)
-        take_costs(&space->fold[i], done, cost);
+        search_take_costs(&space->fold[i], done, cost);
 }
 
 /* Short plans of the folds from `first` on that are only scaled, of enough to
  * keep all processors busy: which are next is known but for the few that a
  * price moves out of the best. */
-static void price_folds(Space *space, size_t first, double end)
+static void price_folds(Space *space, size_t first)
 {
     size_t were = vec_len(space->fold), n = 2 * (size_t)search_cores();
     ShortFold *want = NULL;
@@ -371,7 +287,7 @@ static void price_folds(Space *space, size_t first, double end)
     for (size_t i = first;
          i < vec_len(space->at) && i < SHOWN && vec_len(want) < n; i++)
         want_fold(space, &space->at[i], &want);
-    price_wanted(space, were, want, end);
+    price_wanted(space, were, want);
 }
 
 static int is_simple(const Point *p)
@@ -397,7 +313,7 @@ static void take_fold(Space *space, const Point *p)
 
 /* Prices the best folds of pp and ep alone, which users try first, by their own
  * short plans, whatever is estimated of others. */
-static void price_simple(Space *space, double end)
+static void price_simple(Space *space)
 {
     size_t were = vec_len(space->fold);
     ShortFold *want = NULL;
@@ -406,7 +322,7 @@ static void price_simple(Space *space, double end)
          i < vec_len(space->at) && vec_len(space->fold) < were + SIMPLE; i++)
         if (is_simple(&space->at[i].p))
             want_fold(space, &space->at[i], &want);
-    price_wanted(space, were, want, end);
+    price_wanted(space, were, want);
     for (size_t i = were; i < vec_len(space->fold); i++)
         take_fold(space, &space->fold[i].point);
     sort_candidates(space);
@@ -414,7 +330,7 @@ static void price_simple(Space *space, double end)
 
 /* The best fold that is only scaled gets short plans of its own; 0: none of the
  * best is. */
-static int refine(Space *space, double end)
+static int refine(Space *space)
 {
     size_t i = 0;
 
@@ -425,7 +341,8 @@ static int refine(Space *space, double end)
         return 0;
     Point p = space->at[i].p;
     if (!price_of(space, &p))
-        price_folds(space, i, end);
+        price_folds(space, i);
+    search_progress(space);
     if (price_of(space, &p)->done == JOBnot)
         return 0;
     take_fold(space, &p);
@@ -466,8 +383,7 @@ static void take_whole(Space *space, Candidate *candidate,
 
 /* Compiles the next `most` of those that have such prices, `one`: of each
  * schedule one; 0: none was. */
-static int compile_next(Space *space, PriceKind first, int most, int one,
-                        double end)
+static int compile_next(Space *space, PriceKind first, int most, int one)
 {
     const Point *p[EXACT];
     Candidate *c[EXACT];
@@ -485,9 +401,8 @@ static int compile_next(Space *space, PriceKind first, int most, int one,
     }
     if (!n)
         return 0;
-    char *done = search_whole(&space->s, p, n, f, end);
-    space->work +=
-        (double)n * WHOLE * (double)vec_len(space->s.model[0].g->node);
+    char *done = search_whole(&space->s, p, n, f, space->end);
+    space->work += n * search_whole_work(space);
     for (int i = 0; i < n; i++) {
         ran += done[i] != JOBnot;
         if (done[i] == JOBdone)
@@ -496,6 +411,7 @@ static int compile_next(Space *space, PriceKind first, int most, int one,
             c[i]->known = PRICErefused;
     }
     sort_candidates(space);
+    search_say(space, chosen(space));
     return ran;
 }
 
@@ -551,8 +467,7 @@ static int in_budget(const Space *space)
  * estimates do not say that it is far too large? */
 static int goes_on(const Space *space)
 {
-    int late =
-        space->work >= FEW * space->most || search_clock() >= space->end + LATE;
+    int late = space->work >= FEW * space->most || search_clock() >= space->end;
 
     if (in_budget(space))
         return 1;
@@ -569,28 +484,26 @@ static int goes_on(const Space *space)
 /* Can all points that are left be compiled within the budget? */
 static int may_finish(const Space *space)
 {
-    double left = 0, each = WHOLE * (double)vec_len(space->s.model[0].g->node);
+    double left = 0;
 
     for (size_t i = 0; i < vec_len(space->at); i++)
         left += space->at[i].known < PRICEcompiled;
     return space->s.world <= EXACT && in_budget(space) &&
-           space->work + left * each <= space->most;
+           space->work + left * search_whole_work(space) <= space->most;
 }
 
 static void compile_best(Space *space)
 {
-    double late = space->end + LATE;
     PriceKind first = PRICEshort;
 
     while (!is_settled(space) && goes_on(space))
-        if (!compile_next(space, first, 2, !chosen(space),
-                          chosen(space) ? space->end : late)) {
+        if (!compile_next(space, first, 2, !chosen(space))) {
             if (first == PRICEscaled)
                 break;
             first = PRICEscaled;
         }
     while (!is_decided(space) && may_finish(space))
-        if (!compile_next(space, PRICEscaled, EXACT, 0, space->end))
+        if (!compile_next(space, PRICEscaled, EXACT, 0))
             break;
     space->proven = is_decided(space) && vec_len(space->at) == space->legal;
     space->stopped = !space->proven && !in_budget(space);
@@ -688,6 +601,55 @@ static void set_models(Space *space)
             space->s.weight / (double)space->s.model[0].batch;
 }
 
+/* ---- the first plans ----------------------------------------------------- */
+
+typedef struct FirstPlans {
+    Point point[FIRST];
+    Forecast forecast[FIRST];
+    const char *done; /* JOBdone .. of each */
+    int n;
+} FirstPlans;
+
+/* Compiles the best folds of ep and pp alone, by estimates from one rank. */
+static void compile_first(Space *space, const ModelCost ref[2],
+                          FirstPlans *first)
+{
+    const Point *p[FIRST];
+    Candidate best = { 0 };
+
+    search_list(space, ref);
+    sort_candidates(space);
+    for (size_t i = 0; i < vec_len(space->at) && first->n < FIRST; i++)
+        if (is_simple(&space->at[i].p) || space->s.units.nunit == 0) {
+            best = first->n ? best : space->at[i];
+            p[first->n] = &first->point[first->n];
+            first->point[first->n++] = space->at[i].p;
+        }
+    if (first->n)
+        search_say(space, &best);
+    first->done =
+        search_whole(&space->s, p, first->n, first->forecast, space->end);
+    space->work += first->n * search_whole_work(space);
+    for (int k = 0; k < first->n; k++) {
+        const Forecast *f = &first->forecast[k];
+        Candidate c = { first->point[k], *f, *f, PRICEcompiled };
+        if (first->done[k] == JOBdone && forecast_fits(space, f))
+            search_say(space, &c);
+    }
+    vec_cut(space->at, 0);
+    space->legal = 0;
+    space->least = (Candidate){ 0 };
+}
+
+static void take_first(Space *space, const FirstPlans *first)
+{
+    for (int k = 0; k < first->n; k++)
+        for (size_t i = 0; i < vec_len(space->at); i++)
+            if (first->done[k] == JOBdone &&
+                same_point(&space->at[i].p, &first->point[k]))
+                take_whole(space, &space->at[i], &first->forecast[k]);
+}
+
 /* ---- the command --------------------------------------------------------- */
 
 /* All legal points, best first, each with what is estimated by a plan of one
@@ -695,8 +657,10 @@ static void set_models(Space *space)
 static void list_points(Space *space)
 {
     ModelCost ref[2];
+    FirstPlans first = { 0 };
 
     space->begun = search_clock();
+    space->said = HUGE_VAL;
     space->end = space->args->seconds > 0 ? space->begun + space->args->seconds
                                           : HUGE_VAL;
     space->most = space->args->seconds >= 0 ? HUGE_VAL
@@ -710,13 +674,17 @@ static void list_points(Space *space)
     if (space->from)
         search_measure(space);
     search_pins(space);
-    if (!price_reference(space, ref))
+    if (!search_reference(space, ref))
         no_point(space);
+    if (!space->args->dump)
+        compile_first(space, ref, &first);
 
-    price_plain(space, space->end);
+    search_price_plain(space);
+    search_progress(space);
     search_list(space, ref);
     if (!space->at)
         space->legal ? nothing_fits(space) : no_point(space);
+    take_first(space, &first);
     sort_candidates(space);
 }
 
@@ -724,10 +692,10 @@ static void list_points(Space *space)
 static const Candidate *search_space(Space *space)
 {
     list_points(space);
-    price_simple(space, space->end);
+    price_simple(space);
     if (space->s.world > EXACT && vec_len(space->at) > MOST)
         vec_cut(space->at, MOST);
-    while (in_budget(space) && refine(space, space->end))
+    while (in_budget(space) && refine(space))
         ;
     compile_best(space);
     if (!chosen(space))

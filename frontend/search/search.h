@@ -94,6 +94,9 @@ enum {
     MAXRATIO = 12
 };                   /* rows of a table; words of its key */
 enum { EXACT = 16 }; /* ranks of a world whose points are all compiled */
+/* Nodes of short plans that the default budget makes, twice as many above WIDE
+ * ranks. */
+enum { BUDGET = 400000, WIDE = 64 };
 /* How a point has its price: see search.c. */
 typedef enum PriceKind {
     PRICEscaled,
@@ -156,6 +159,7 @@ typedef struct Space {
     Ratio ratio[MAXRATIO][MAXRATIO]; /* of short to scaled prices, by log2 of
                                         tp and of cp */
     double work, most; /* nodes of the plans made, and how many may be */
+    double said;       /* seconds of the plan that search_say named last */
     int runs;          /* for a run that states no fold */
     int proven;
     int stopped; /* by the clock or the budget: with more of it the answer may
@@ -163,6 +167,8 @@ typedef struct Space {
 } Space;
 double search_estimate(const Space *space,
                        const Candidate *candidate); /* seconds */
+/* A whole plan in nodes of short ones. */
+double search_whole_work(const Space *space);
 double search_bytes(const Space *space, const Candidate *candidate);
 int search_fits(const Space *space, const Candidate *candidate);
 int forecast_fits(const Space *space, const Forecast *forecast);
@@ -181,7 +187,20 @@ Graph *search_traced(const Space *space, int64_t batch);
 Forecast search_priced(Space *space, const Point *p,
                        const ModelCost cost[NCOST]);
 void finish_costs(const Space *space, ModelCost cost[NCOST]);
+/* search_shorts.c: of n folds what became of their short plans (JOBdone ..), of
+ * those made the costs; one rank's, 0: the model has no such plan; all of
+ * space->plain, and that of a point's ep and sequences, null: there is none. */
+const char *search_price_shorts(Space *space, const ShortFold *fold, int n,
+                                ModelCost *cost);
+int search_reference(Space *space, ModelCost ref[2]);
+void search_price_plain(Space *space);
 const ModelCost *search_plain(const Space *space, const Point *point);
+/* The jobs of a fold behind those of `want`: with what costs no time rebuilt,
+ * and if asked, with all, and in pairs; then what they say, of their costs. */
+FoldPrice search_add_jobs(ShortFold **want, Point p, int64_t world, int all,
+                          int pairs);
+void search_take_costs(FoldPrice *fold, const char *done,
+                       const ModelCost *cost);
 /* search_space.c: reads space->pin; all points to space->at, priced from what
  * units cost on one rank (null: counted only). err() with the nearest choice
  * where there is no point, or none that fits. */
@@ -193,6 +212,11 @@ _Noreturn void nothing_fits(Space *space);
 void put_fold(Text *out, const Point *point);
 void put_point(Text *out, const Space *space, const Point *point);
 void search_report(FILE *out, const Space *space, const Candidate *best);
+/* Name on standard error a candidate that is faster than the one named before,
+ * and what is estimated first; how much of the budget is used, on a terminal.
+ * Neither says anything of a run, of -d space or with --json. */
+void search_say(Space *space, const Candidate *candidate);
+void search_progress(const Space *space);
 /* Of -d space: a line each point that is not far too large, best first. */
 void search_print_points(FILE *out, const Space *space);
 

@@ -132,12 +132,16 @@ static void put_table(Text *out, const Space *space, const Candidate *best)
     static const char head[] =
         "   ms/step  tokens/s MFU %      GiB   tp   cp   dp   pp   ep  etp vpp "
         "schedule    zero batch  price     why not\n";
-    int n = 0;
+    int n = 0, shown = 0;
 
     put(out, "%s%s", space->from ? " predicted" : "", head);
     for (size_t i = 0; i < vec_len(space->at) && n < SHOWN; i++, n++)
-        if (space->at[i].known != PRICErefused)
+        if (space->at[i].known != PRICErefused) {
             put_row(out, space, best, &space->at[i]);
+            shown |= &space->at[i] == best;
+        }
+    if (!shown)
+        put_row(out, space, best, best);
     put(out, "\nneighbours of the best\n");
     n = 0;
     for (size_t i = 0; i < vec_len(space->at) && n < SHOWN; i++)
@@ -274,6 +278,41 @@ static void put_next(Text *out, const Space *space, const Candidate *best)
         put(out, "Next, %.4g ms a step:\n", 1e3 * best->f.secs);
 }
 
+/* ---- while it works ------------------------------------------------------ */
+
+static int is_silent(const Space *space)
+{
+    return space->runs || space->args->json || space->args->dump;
+}
+
+void search_say(Space *space, const Candidate *candidate)
+{
+    Text t = { .arena = forever };
+
+    search_progress(space);
+    if (!candidate || is_silent(space) || candidate->f.secs >= space->said)
+        return;
+    int estimated = candidate->known < PRICEcompiled;
+    put_point(&t, space, &candidate->p);
+    fprintf(stderr, "%s%s %.1f ms a step in %.1f s: %s\n",
+            isatty(STDERR_FILENO) ? "\r\33[K" : "",
+            estimated ? "estimated" : "compiled", 1e3 * candidate->f.secs,
+            search_clock() - space->begun, t.s);
+    space->said = estimated ? HUGE_VAL : candidate->f.secs;
+}
+
+void search_progress(const Space *space)
+{
+    if (is_silent(space) || !isatty(STDERR_FILENO))
+        return;
+    fprintf(stderr, "\r%.0f s, %zu points", search_clock() - space->begun,
+            space->legal);
+    if (space->most < HUGE_VAL)
+        fprintf(stderr, ", %.0f %% of the budget",
+                100 * space->work / space->most);
+    fputs("\33[K", stderr);
+}
+
 void search_report(FILE *out, const Space *space, const Candidate *best)
 {
     Text t = { .arena = forever };
@@ -282,6 +321,8 @@ void search_report(FILE *out, const Space *space, const Candidate *best)
         report_json_of(out, space, best);
         return;
     }
+    if (isatty(STDERR_FILENO))
+        fputs("\r\33[K", stderr);
     if (space->from)
         put_measured(&t, space);
     put_table(&t, space, best);

@@ -76,7 +76,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 grep -E '^    (build/pleat|mpirun) ' "$top/README.md" >readme
 while read -r line; do
     case $line in
-    *" search "*) line="${line%%#*} --seconds 1" ;;
+    *" search "*) line="${line%%#*} --seconds 30" ;;
     mpirun*) command -v mpirun >/dev/null || continue
         line="mpirun --oversubscribe${line#mpirun}" ;;
     *imported.lua\ from=*) line="$line train.batch=2 axes.seq=32 target=host" ;;
