@@ -252,13 +252,14 @@ const char *editor_text(Arena *a), *luacheck_text(Arena *a);
 /* ---- search/search.c ----------------------------------------------------- */
 
 /* search.c: the keys of the fold of a run on the ranks that args->keys say,
- * which it prints; empty where the model or its keys state one. Folds next to
- * that of a plan whose plans fit, with their keys. */
+ * which it prints; empty where the model or its keys state one. */
 const char *search_fold(const Args *args);
 int is_fold_key(const KeyInfo *key); /* of fold, and no launcher sets it */
 int states_fold(const Opts *opts);   /* one of them */
 void copy_fold(Opts *to, const Opts *from); /* all such keys that are given */
-void put_fixes(Text *out, const Args *args, const Plan *p);
+/* Of a plan that does not fit: the keys with which it does and computes the
+ * same, else null, and folds and settings next to it that fit to `out`. */
+const char *search_fix(Text *out, const Args *args, const Plan *p);
 
 /* ---- calibrate.c --------------------------------------------------------- */
 

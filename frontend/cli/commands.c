@@ -113,23 +113,28 @@ static ProgramKind program_of(const char *name, ProgramKind usual)
 }
 
 /* A stated limit holds; one that is only the target's usual machine's may not
- * be that of the machine it will run on. */
-static void check_memory(const Args *args, const Plan *p)
+ * be that of the machine it will run on. Keys that make the plan fit and change
+ * no number of a step; null: it fits without. */
+static const char *check_memory(const Args *args, const Plan *p)
 {
     const char *wrong = memory_wrong(p);
     Text t = { .arena = forever };
 
     if (!wrong)
-        return;
+        return NULL;
     put(&t, "%s", wrong);
     if (!opts_given(p->opts, "memory") &&
         !opts_given(p->opts, "cluster.chip")) {
         warn(NULL, "%s", t.s);
-        return;
+        return NULL;
     }
-    if (file_kind(args->file) == FILEmodel && !args->past)
-        put_fixes(&t, args, p);
-    err(NULL, "%s", t.s);
+    const char *keys = file_kind(args->file) == FILEmodel && !args->past
+                           ? search_fix(&t, args, p)
+                           : NULL;
+    if (!keys)
+        err(NULL, "%s", t.s);
+    fprintf(stderr, "%s; it fits with %s, which is taken\n", t.s, keys);
+    return keys;
 }
 
 /* Null when -x stopped it. */
@@ -162,9 +167,11 @@ static Plan *make_plan(Args *args, FILE *out)
             args->dot, programnames[o.prog], o.dump);
     if (args->dot)
         write_graphs(args->dot, &dot);
-    if (p)
-        check_memory(args, p);
-    return p;
+    const char *keys = p ? check_memory(args, p) : NULL;
+    if (!keys)
+        return p;
+    set_keys(args->keys, keys);
+    return make_plan(args, out);
 }
 
 /* ---- check, compile, show ------------------------------------------------ */

@@ -366,6 +366,11 @@ void nothing_fits(Space *space)
     if (!candidate)
         no_point(space);
     put_point(&t, space, &candidate->p);
+    if (!compiled_points(space) && search_fits(space, candidate))
+        err(NULL,
+            "search: no plan is compiled yet; estimated %.1f ms: %s "
+            "(--seconds 0 goes on)",
+            1e3 * search_estimate(space, &space->at[0]), t.s);
     if (proven_too_large(space))
         err(NULL,
             "search: no plan fits into %s of a rank; the least, %s, is that "
@@ -383,7 +388,7 @@ void nothing_fits(Space *space)
 
 /* ---- a plan that does not fit -------------------------------------------- */
 
-enum { FIXING = 30, MANY = 3 }; /* seconds; proposals */
+enum { MANY = 3 }; /* proposals */
 
 static Point point_of(const Space *space, const Plan *p)
 {
@@ -444,6 +449,18 @@ static void add_settings(const Space *space, Point **v, Point p, Point *all)
     all->more = words;
 }
 
+/* p with each larger fold.zero, if none is given: its steps are the same. */
+static Point *same_steps(const Space *space, Point p)
+{
+    int copies = p.size[Mdp] * p.size[Mcp] > 1 || p.size[Medp] > 1;
+    int free = !opts_given(space->s.model[0].g->opts, "fold.zero");
+    Point *v = NULL;
+
+    for (p.zero++; p.zero <= 3 && copies && free; p.zero++)
+        vec_push(forever, v, p);
+    return v;
+}
+
 /* One step away from it, in what takes less memory; then several at once. */
 static Point *smaller_points(const Space *space, Point p)
 {
@@ -490,50 +507,74 @@ static void set_fixes(Space *space, const Plan *p)
                                  .g = search_traced(space, a->n / b) }));
 }
 
-/* Of the plans that were made and fit; -1: there is none. */
-static int fastest(const Space *space, const char *done, const Forecast *f,
-                   int n)
+/* Points beside one, compiled as far as the budget of work goes. */
+typedef struct Fixes {
+    Point *point; /* vec */
+    Forecast *forecast;
+    char *done; /* JOBdone .. of each */
+    int n, made;
+} Fixes;
+
+static Fixes compile_fixes(const Space *space, Point *v)
+{
+    int n = (int)vec_len(v), most = (int)(BUDGET / search_whole_work(space));
+    const Point **at = alloc(forever, (size_t)(n + 1) * sizeof *at);
+    Fixes x = { .point = v, .n = n };
+
+    most = most < MANY ? MANY : most;
+    x.made = n < most ? n : most;
+    x.forecast = alloc(forever, (size_t)(n + 1) * sizeof *x.forecast);
+    for (int i = 0; i < n; i++)
+        at[i] = &v[i];
+    x.done = search_whole(&space->s, at, x.made, x.forecast, HUGE_VAL);
+    return x;
+}
+
+/* Of the plans that were made and fit, which is not taken again; -1: there is
+ * none. */
+static int take_fastest(const Space *space, Fixes *x)
 {
     int best = -1;
 
-    for (int i = 0; i < n; i++)
-        if (done[i] == JOBdone && forecast_fits(space, &f[i]) &&
-            (best < 0 || f[i].secs < f[best].secs))
+    for (int i = 0; i < x->made; i++)
+        if (x->done[i] == JOBdone && forecast_fits(space, &x->forecast[i]) &&
+            (best < 0 || x->forecast[i].secs < x->forecast[best].secs))
             best = i;
+    if (best >= 0)
+        x->done[best] = JOBrefused;
     return best;
 }
 
-void put_fixes(Text *out, const Args *args, const Plan *p)
+const char *search_fix(Text *out, const Args *args, const Plan *p)
 {
     Space x = { .args = args, .begun = search_clock() };
+    int found = 0, best;
 
     set_fixes(&x, p);
-    Point *v = smaller_points(&x, point_of(&x, p));
-    int n = (int)vec_len(v), found = 0, made = 0;
-    const Point **at = alloc(forever, (size_t)(n + 1) * sizeof *at);
-    Forecast *f = alloc(forever, (size_t)(n + 1) * sizeof *f);
-    for (int i = 0; i < n; i++)
-        at[i] = &v[i];
-    char *done = x.s.batch_key ? search_whole(&x.s, at, n, f, x.begun + FIXING)
-                               : alloc(forever, (size_t)n + 1);
-    for (int i = 0; i < n; i++)
-        made += done[i] != JOBnot;
-    for (int best; found < MANY && (best = fastest(&x, done, f, n)) >= 0;) {
+    if (!x.s.batch_key)
+        return NULL;
+    Fixes same = compile_fixes(&x, same_steps(&x, point_of(&x, p)));
+    best = take_fastest(&x, &same);
+    if (best >= 0)
+        return strf(forever, "fold.zero=%lld",
+                    (long long)same.point[best].zero);
+    Fixes all = compile_fixes(&x, smaller_points(&x, point_of(&x, p)));
+    for (; found < MANY && (best = take_fastest(&x, &all)) >= 0;) {
         put(out, "%s ", found++ ? "; or" : "\nit fits with");
-        put_point(out, &x, &v[best]);
-        put(out, " (%s, %.1f ms)", bytes_text((int64_t)f[best].bytes),
-            1e3 * f[best].secs);
-        done[best] = JOBrefused;
+        put_point(out, &x, &all.point[best]);
+        put(out, " (%s, %.1f ms)",
+            bytes_text((int64_t)all.forecast[best].bytes),
+            1e3 * all.forecast[best].secs);
     }
-    if (!found && made == n)
+    if (!found && all.made == all.n)
         put(out,
             "\nno fold or setting next to it fits: %d were compiled; pleat "
             "search goes through all folds",
-            n);
+            all.n + same.n);
     else if (!found)
         put(out,
             "\nit is not known yet whether a fold or setting next to it fits: "
-            "%d of %d were compiled in %d s; pleat search goes through all "
-            "folds",
-            made, n, FIXING);
+            "%d of %d were compiled; pleat search goes through all folds",
+            all.made + same.made, all.n + same.n);
+    return NULL;
 }

@@ -133,9 +133,28 @@ for i in 1 2; do
 done
 cmp -s best1 best2 && cmp -s all1 all2 && grep -q '"stopped":false' all1
 result "two searches find the same" $?
+# The clock holds: what is compiled by then, or that nothing is.
+begun=$(date +%s)
 # shellcheck disable=SC2086
-"$PLEAT" search tiny.lua $small world=4 --seconds 0.001 >said 2>&1 && grep -q "^Stopped after --seconds 0.001: " said
+"$PLEAT" search tiny.lua $small world=16 --seconds 3 >said 2>&1 && grep -q "^Stopped after --seconds 3: " said &&
+    [ $(($(date +%s) - begun)) -le 6 ]
 result "a search that the clock stops says so" $?
+# shellcheck disable=SC2086
+"$PLEAT" search tiny.lua $small world=4 --seconds 0.001 >said 2>&1
+[ $? = 1 ] && grep -q "error: search: --seconds 0.001 ended before a plan was estimated" said
+result "a search that has no time says so" $?
+
+# The first line is an estimate, marked; each other names a faster compiled plan; the
+# last is that of the end, whose fold is a row of the table.
+# shellcheck disable=SC2086
+"$PLEAT" search tiny.lua $small world=8 >said 2>steps
+awk '/^estimated [0-9.]* ms a step in [0-9.]* s: fold/ { n += NR == 1; next }
+    /^compiled / { if (NR > 2 && $2 >= last) exit 1; last = $2; keys = $0; sub(/.* s: /, "", keys); next }
+    { exit 1 }
+    END { exit !(n == 1 && last > 0 && last < 1e9 && keys != "") }' steps &&
+    [ "$(sed -n '$s/.* s: //p' steps)" = "$(tail -n 1 said)" ] &&
+    grep -q "^ *$(sed -n '$s/compiled \([0-9.]*\) .*/\1/p' steps) .* compiled *the best" said
+result "it says an estimate, then plans, each faster" $?
 
 # refuse WORDS COMMAND..
 refuse() {
@@ -159,11 +178,14 @@ refuse "no plan fits into 1000.00 KiB of a rank; the least, .* is that of fold" 
 refuse "no fold or setting next to it fits: [1-9][0-9]* were compiled" compile tiny.lua target=null world=1 \
     axes.batch=1 train.batch=16 memory=20MiB train.offload=none
 refuse "over the limit of .*; largest: .*tiny.lua:[0-9]*" compile tiny.lua target=null world=2 \
-    axes.batch=4 train.batch=16 memory=44MiB
+    axes.batch=4 train.batch=16 memory=44MiB fold.zero=1
 keys=$(sed -n 's/^it fits with \([^(]*\) (.*/\1/p' said)
 # shellcheck disable=SC2086
 [ -n "$keys" ] && "$PLEAT" compile tiny.lua target=null world=2 train.batch=16 memory=44MiB $keys -o p.plan >said 2>&1
 result "it fits with what is said: $keys" $?
+"$PLEAT" compile tiny.lua target=null world=2 axes.batch=4 train.batch=16 memory=44MiB -o p.plan >said 2>&1 &&
+    grep -q "it fits with fold.zero=2, which is taken" said
+result "fold.zero is taken where a plan fits with it alone" $?
 # A search that carries on from a run: what it measured corrects all times, its
 # own fold has the time measured, its keys hold, those of the fold are free.
 head -c 60000 ../../../tests/README.md >text
