@@ -18,7 +18,7 @@ enum { MOST = 3000 }; /* points that are kept in a wide world */
  * of short ones. A run that states no fold searches for a FEWth of the budget;
  * where no plan that fits is found the budget is FEW times as large. */
 enum { WHOLE = 8, FEW = 8 };
-enum { FIRST = 2 }; /* plans that are compiled before all estimates are known */
+enum { FIRST = 1 };     /* plans compiled before all estimates, in no budget */
 enum { SIMPLE = 12 };   /* folds of ep and pp alone with short plans */
 enum { SEQUENCES = 8 }; /* of a micro-batch, at most, but for what is given */
 
@@ -629,7 +629,6 @@ static void compile_first(Space *space, const ModelCost ref[2],
         search_say(space, &best);
     first->done =
         search_whole(&space->s, p, first->n, first->forecast, space->end);
-    space->work += first->n * search_whole_work(space);
     for (int k = 0; k < first->n; k++) {
         const Forecast *f = &first->forecast[k];
         Candidate c = { first->point[k], *f, *f, PRICEcompiled };
