@@ -14,21 +14,28 @@
 #include "search.h"
 
 enum { MOST = 3000 }; /* points that are kept in a wide world */
-/* A node of a whole plan, which is made several times to fit, counts for WHOLE
- * of short ones. A run that states no fold searches for a FEWth of the budget;
- * where no plan that fits is found the budget is FEW times as large. */
+/* A node of a whole plan that is made several times to fit, or that a run waits
+ * for, counts for WHOLE of short ones. A run that states no fold searches for a
+ * FEWth of the budget; where no plan that fits is found the budget is FEW times
+ * as large. */
 enum { WHOLE = 8, FEW = 8 };
 enum { FIRST = 1 };     /* plans compiled before all estimates, in no budget */
 enum { SIMPLE = 12 };   /* folds of ep and pp alone with short plans */
 enum { SEQUENCES = 8 }; /* of a micro-batch, at most, but for what is given */
 
-#define LARGE 1.08 /* times the limit: an estimate as large may still fit */
-#define FAR   3    /* times the limit: estimates are not that wrong */
-#define CLOSE 0.97 /* of the best: an estimate as low is compiled */
+#define LARGE   1.08 /* times the limit: an estimate as large may still fit */
+#define FAR     3    /* times the limit: estimates are not that wrong */
+#define CROWDED 0.7  /* of the limit: plans of less are not made to fit */
+#define CLOSE   0.97 /* of the best: an estimate as low is compiled */
 
-double search_whole_work(const Space *space)
+double search_whole_work(const Space *space, const Candidate *candidate)
 {
-    return WHOLE * (double)vec_len(space->s.model[0].g->node);
+    double nodes = (double)vec_len(space->s.model[0].g->node);
+    int fitted = space->runs || !candidate ||
+                 (space->s.limit &&
+                  candidate->f.bytes >= CROWDED * (double)space->s.limit);
+
+    return fitted ? WHOLE * nodes : nodes;
 }
 
 static int ratio_row(int64_t ranks)
@@ -257,7 +264,7 @@ static void want_fold(Space *space, const Candidate *candidate,
 {
     const Point *p = &candidate->p;
     double room = (double)space->s.limit;
-    int rebuilds = room > 0 && candidate->f.bytes >= 0.7 * room;
+    int rebuilds = room > 0 && candidate->f.bytes >= CROWDED * room;
 
     if (candidate->known == PRICEscaled && !price_of(space, p))
         vec_push(forever, space->fold,
@@ -402,7 +409,8 @@ static int compile_next(Space *space, PriceKind first, int most, int one)
     if (!n)
         return 0;
     char *done = search_whole(&space->s, p, n, f, space->end);
-    space->work += n * search_whole_work(space);
+    for (int i = 0; i < n; i++)
+        space->work += search_whole_work(space, c[i]);
     for (int i = 0; i < n; i++) {
         ran += done[i] != JOBnot;
         if (done[i] == JOBdone)
@@ -487,9 +495,10 @@ static int may_finish(const Space *space)
     double left = 0;
 
     for (size_t i = 0; i < vec_len(space->at); i++)
-        left += space->at[i].known < PRICEcompiled;
+        if (space->at[i].known < PRICEcompiled)
+            left += search_whole_work(space, &space->at[i]);
     return space->s.world <= EXACT && in_budget(space) &&
-           space->work + left * search_whole_work(space) <= space->most;
+           space->work + left <= space->most;
 }
 
 static void compile_best(Space *space)

@@ -167,8 +167,8 @@ typedef struct Space {
 } Space;
 double search_estimate(const Space *space,
                        const Candidate *candidate); /* seconds */
-/* A whole plan in nodes of short ones. */
-double search_whole_work(const Space *space);
+/* A whole plan in nodes of short ones; null: one that is made to fit. */
+double search_whole_work(const Space *space, const Candidate *candidate);
 double search_bytes(const Space *space, const Candidate *candidate);
 int search_fits(const Space *space, const Candidate *candidate);
 int forecast_fits(const Space *space, const Forecast *forecast);
@@ -189,7 +189,7 @@ Forecast search_priced(Space *space, const Point *p,
 void finish_costs(const Space *space, ModelCost cost[NCOST]);
 /* search_shorts.c: of n folds what became of their short plans (JOBdone ..), of
  * those made the costs; one rank's, 0: the model has no such plan; all of
- * space->plain, and that of a point's ep and sequences, null: there is none. */
+ * space->plain, and that of a point's ep, null: there is none. */
 const char *search_price_shorts(Space *space, const ShortFold *fold, int n,
                                 ModelCost *cost);
 int search_reference(Space *space, ModelCost ref[2]);
@@ -237,8 +237,8 @@ char *search_whole(const Search *search, const Point *const *p, int n,
                    Forecast *out, double end);
 /* What units cost, from short plans. */
 ModelCost search_costs(const SearchModel *model, const UnitCost *plan);
-/* From what units cost on one rank with one sequence; plain: with the point's
- * sequences and ep, and no other ranks (null: not known). */
+/* From what units cost on one rank with the sequences of the first model; plain:
+ * with these and the point's ep, and no other ranks (null: not known). */
 ModelCost search_scaled(const Search *search, const Point *point,
                         const ModelCost *ref, const ModelCost *plain);
 Forecast search_combine(Search *search, const Point *point,

@@ -155,9 +155,9 @@ static KeptBytes scaled_kept(KeptBytes k, double share, double through)
                         k.once_outside * share };
 }
 
-/* One unit of shape, which costs `ref` on one rank with one sequence, and
- * `plain` (null: not known) with the point's sequences and ep. What is done
- * once a step, and parameters, follow from the first. */
+/* One unit of shape, which costs `ref` on one rank with the sequences of the
+ * first model, and `plain` (null: not known) with these and the point's ep.
+ * What is done once a step, and parameters, follow from the first. */
 static UnitCost scaled_unit(const Search *search, const Point *point,
                             UnitCost ref, const UnitCost *plain,
                             const UnitShape *shape)
@@ -166,7 +166,8 @@ static UnitCost scaled_unit(const Search *search, const Point *point,
     const UnitCost *of = plain ? plain : &ref;
     double launch = search->machine.launch * of->calls;
     double cut = x.dense * (double)point->size[Mcp];
-    double share = (plain ? 1 : (double)point->batch) / cut;
+    double share =
+        (double)point->batch / ((double)search->model[0].batch * cut);
     double all = shape->dense + shape->expert, now = held(&x, shape, 1, 0);
     double each = all > 0 ? ref.persist / all : 0;
     double weights = each > search->weight ? search->weight : each;

@@ -71,106 +71,34 @@ void search_take_costs(FoldPrice *fold, const char *done, const ModelCost *cost)
         fold->cost[COSTpairs] = cost[pairs];
 }
 
-/* a + k b, of each number, none below 0. */
-static UnitCost unit_plus(const UnitCost *a, double k, const UnitCost *b)
-{
-    enum { NUMBERS = sizeof(UnitCost) / sizeof(double) };
-    const double *x = (const double *)a, *y = (const double *)b;
-    UnitCost c;
-
-    for (int i = 0; i < NUMBERS; i++)
-        ((double *)&c)[i] = fmax(x[i] + k * y[i], 0);
-    return c;
-}
-
-static ModelCost cost_plus(const Space *space, const ModelCost *a, double k,
-                           const ModelCost *b)
-{
-    size_t n = (size_t)space->s.units.nrun;
-    ModelCost c = { .ends = unit_plus(&a->ends, k, &b->ends) };
-
-    c.unit = alloc(forever, (n + 1) * sizeof *c.unit);
-    for (size_t r = 0; r < n; r++)
-        c.unit[r] = unit_plus(&a->unit[r], k, &b->unit[r]);
-    return c;
-}
-
-/* Rebuilding all costs more by as much a sequence as with the fewest. */
-static void rebuild_like(const Space *space, FoldPrice *fold,
-                         const FoldPrice *few)
-{
-    double k = (double)fold->point.batch / (double)few->point.batch;
-    ModelCost *cost = fold->cost, more;
-
-    if (fold->done != JOBdone || few->done != JOBdone)
-        return;
-    more = cost_plus(space, &cost[COSTfree], k, &few->cost[COSTall]);
-    cost[COSTall] = cost_plus(space, &more, -k, &few->cost[COSTfree]);
-}
-
-/* Between the fewest sequences, of plain[i], and the most, of the next, costs
- * are a straight line. */
-static void add_between(Space *space, size_t i, int64_t batch)
-{
-    FoldPrice few = space->plain[i], most = space->plain[i + 1], fold = few;
-    double all = (double)(most.point.batch - few.point.batch);
-    double k = (double)(batch - few.point.batch) / all;
-
-    fold.point.batch = batch;
-    if (few.done != JOBdone || most.done != JOBdone)
-        return;
-    for (int c = 0; c < NCOST; c++)
-        if (few.cost[c].unit && most.cost[c].unit) {
-            ModelCost part = cost_plus(space, &few.cost[c], -k, &few.cost[c]);
-            fold.cost[c] = cost_plus(space, &part, k, &most.cost[c]);
-        }
-    vec_push(forever, space->plain, fold);
-}
-
-/* A fold on ep ranks with the fewest or the most sequences. */
-static void want_plain(Space *space, ShortFold **want, int64_t ep, size_t model)
-{
-    Point p = { .vpp = 1, .zero = 1, .batch = space->s.model[model].batch };
-    int pairs = ep > 1 && space->s.world <= WIDE;
-
-    for (int a = 0; a < NMESH; a++)
-        p.size[a] = a == Mep || a == Mdp ? ep : 1;
-    FoldPrice fold = search_add_jobs(want, p, ep, !model, pairs);
-    (*want)[fold.job[COSTfree] - 1].step_only = 1;
-    vec_push(forever, space->plain, fold);
-}
-
-/* What units cost with each ep and number of sequences, on ep ranks: products
+/* What units cost with each ep, on ep ranks with the fewest sequences: products
  * of fewer rows for more experts, and transfers behind what hides them, are no
- * share of what one rank takes. */
+ * share of what one rank takes. Pairs are priced in worlds that are not WIDE. */
 void search_price_plain(Space *space)
 {
     ShortFold *want = NULL;
     int64_t n = space->s.experts, most = n ? n : 1;
-    size_t last = vec_len(space->s.model) - 1;
 
-    for (int64_t ep = 1; ep <= most && ep <= space->s.world; ep++)
-        for (size_t i = 0; i <= last && space->s.world % ep == 0;
-             i += last ? last : 1)
-            want_plain(space, &want, ep, i);
+    for (int64_t ep = 1; ep <= most && ep <= space->s.world; ep++) {
+        Point p = { .vpp = 1, .zero = 1, .batch = space->s.model[0].batch };
+        int pairs = ep > 1 && space->s.world <= WIDE;
+        for (int a = 0; a < NMESH; a++)
+            p.size[a] = a == Mep || a == Mdp ? ep : 1;
+        if (space->s.world % ep == 0)
+            vec_push(forever, space->plain,
+                     search_add_jobs(&want, p, ep, 1, pairs));
+    }
     ModelCost *cost = alloc(forever, (vec_len(want) + 1) * sizeof *cost);
     const char *done =
         search_price_shorts(space, want, (int)vec_len(want), cost);
-    size_t folds = vec_len(space->plain);
-    for (size_t i = 0; i < folds; i++)
+    for (size_t i = 0; i < vec_len(space->plain); i++)
         search_take_costs(&space->plain[i], done, cost);
-    for (size_t i = 0; i < folds && last; i += 2) {
-        rebuild_like(space, &space->plain[i + 1], &space->plain[i]);
-        for (size_t k = 1; k < last; k++)
-            add_between(space, i, space->s.model[k].batch);
-    }
 }
 
 const ModelCost *search_plain(const Space *space, const Point *point)
 {
     for (size_t i = 0; i < vec_len(space->plain); i++)
         if (space->plain[i].done == JOBdone &&
-            space->plain[i].point.batch == point->batch &&
             space->plain[i].point.size[Mep] == point->size[Mep])
             return space->plain[i].cost;
     return NULL;

@@ -517,7 +517,8 @@ typedef struct Fixes {
 
 static Fixes compile_fixes(const Space *space, Point *v)
 {
-    int n = (int)vec_len(v), most = (int)(BUDGET / search_whole_work(space));
+    int n = (int)vec_len(v),
+        most = (int)(BUDGET / search_whole_work(space, NULL));
     const Point **at = alloc(forever, (size_t)(n + 1) * sizeof *at);
     Fixes x = { .point = v, .n = n };
 
