@@ -701,6 +701,7 @@ static const Candidate *search_space(Space *space)
 {
     list_points(space);
     price_simple(space);
+    compile_next(space, PRICEshort, FIRST + 1, 0);
     if (space->s.world > EXACT && vec_len(space->at) > MOST)
         vec_cut(space->at, MOST);
     while (in_budget(space) && refine(space))
