@@ -237,8 +237,9 @@ char *search_whole(const Search *search, const Point *const *p, int n,
                    Forecast *out, double end);
 /* What units cost, from short plans. */
 ModelCost search_costs(const SearchModel *model, const UnitCost *plan);
-/* From what units cost on one rank with the sequences of the first model; plain:
- * with these and the point's ep, and no other ranks (null: not known). */
+/* From what units cost on one rank with the sequences of the first model;
+ * plain: with these and the point's ep, and no other ranks (null: not known).
+ */
 ModelCost search_scaled(const Search *search, const Point *point,
                         const ModelCost *ref, const ModelCost *plain);
 Forecast search_combine(Search *search, const Point *point,

@@ -54,8 +54,8 @@ FoldPrice search_add_jobs(ShortFold **want, Point p, int64_t world, int all,
     return fold;
 }
 
-/* Of the jobs of search_add_jobs. A fold that no pairs are made of goes without
- * them. */
+/* Of the jobs of search_add_jobs. A fold that no pairs are made of goes
+ * without them. */
 void search_take_costs(FoldPrice *fold, const char *done, const ModelCost *cost)
 {
     int all = fold->job[COSTall] - 1, pairs = fold->job[COSTpairs] - 1;
@@ -73,7 +73,7 @@ void search_take_costs(FoldPrice *fold, const char *done, const ModelCost *cost)
 
 /* What units cost with each ep, on ep ranks with the fewest sequences: products
  * of fewer rows for more experts, and transfers behind what hides them, are no
- * share of what one rank takes. Pairs are priced in worlds that are not WIDE. */
+ * share of what one rank takes. Pairs are priced for at most WIDE ranks. */
 void search_price_plain(Space *space)
 {
     ShortFold *want = NULL;
