@@ -263,12 +263,13 @@ static int fold_job(void *arg, FILE *out)
 
 int cmd_show(Args *args)
 {
+    static const OutputKind kinds[] = { OUTpage, OUTtrace, OUTsnapshot,
+                                        OUTschedule };
+    const char *out[] = { args->html, args->trace, args->snapshot, args->csv };
     size_t n;
 
-    need_output(args, args->html, OUTpage);
-    need_output(args, args->trace, OUTtrace);
-    need_output(args, args->snapshot, OUTsnapshot);
-    need_output(args, args->csv, OUTschedule);
+    for (int i = 0; i < countof(out); i++)
+        need_output(args, out[i], kinds[i]);
     if (args->fold)
         return guarded(fold_job, args, NULL);
     const char *key, *value;
@@ -298,6 +299,9 @@ int cmd_show(Args *args)
     else if (!args->html && !args->trace && !args->snapshot &&
              !args->schedule && !args->csv && args->rank < 0)
         report_plan(stdout, p);
+    for (int i = 0; i < countof(out); i++)
+        if (out[i])
+            printf("wrote %s\n", out[i]);
     return 0;
 }
 

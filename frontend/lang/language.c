@@ -83,18 +83,18 @@ const char *language_entry(Arena *a, const char *name)
     return at ? entry_at(a, editor_lua, at) : op_entry(a, name);
 }
 
-/* The first sentence, or line, of a function's comment. */
+/* The first sentence of a function's comment. */
 static void print_row(const char *name)
 {
-    const char *entry = language_entry(forever, name);
+    const char *entry = language_entry(forever, name), *word = "";
     size_t call = strcspn(entry, "\n");
-    const char *meaning = entry + call + 1 + strspn(entry + call + 1, " ");
+    const char *meaning = entry + call;
 
-    const char *dot = strstr(meaning, ". ");
-    int n = (int)strcspn(meaning, "\n");
-
-    n = dot && dot - meaning < n ? (int)(dot - meaning) + 1 : n;
-    printf("  %-44.*s %.*s\n", (int)call, entry, n, meaning);
+    printf("  %-44.*s", (int)call, entry);
+    while ((!ends_with(word, ".") || ends_with(word, "..")) &&
+           (word = next_word(&meaning, " \n")))
+        printf(" %s", word);
+    printf("\n");
 }
 
 void print_language(void)

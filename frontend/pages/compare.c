@@ -19,7 +19,7 @@ static void print_setting(const RunLog *a, const RunLog *b, const char *key)
 {
     const char *x = value_in(a, key), *y = value_in(b, key);
 
-    if (x == y || (x && y && !strcmp(x, y)) || !strcmp(key, "name"))
+    if (value_same(key, x, y) || !strcmp(key, "name"))
         return;
     printf("%-24s %-30.30s %.30s\n", key, x ? x : "not set", y ? y : "not set");
 }

@@ -52,11 +52,8 @@ char *file_read(Arena *a, const char *path, size_t *n)
         k = read(fd, part, sizeof part);
         putn(&out, part, k > 0 ? (size_t)k : 0);
     } while (k > 0 || (k < 0 && errno == EINTR));
-    int why = errno;
-    close(fd);
-    errno = why;
     *n = out.len;
-    return k < 0 ? NULL : out.s;
+    return file_close(fd, k < 0) && k < 0 ? NULL : out.s;
 }
 
 char *file_need(Arena *a, const char *path, size_t *n)
@@ -85,8 +82,7 @@ int file_put(int fd, const void *p, size_t n)
     return 0;
 }
 
-/* Close, and keep errno if something was bad before. */
-static int closed(int fd, int bad)
+int file_close(int fd, int bad)
 {
     int why = errno, no = close(fd) && errno != EINTR;
 
@@ -114,7 +110,7 @@ int file_sync(const char *path)
     int bad = file_flush(fd);
     if (bad && errno == EINVAL && !fstat(fd, &st) && S_ISDIR(st.st_mode))
         bad = 0; /* a file system that syncs no folders */
-    return closed(fd, bad);
+    return file_close(fd, bad);
 }
 
 /* ---- names --------------------------------------------------------------- */

@@ -26,6 +26,7 @@ int folder_make(const char *path);             /* EEXIST: there is one */
 int folders_make(const char *path);            /* with those above it */
 int file_put(int fd, const void *p, size_t n); /* all of them; no sync */
 int file_flush(int fd);                        /* fsync */
+int file_close(int fd, int bad); /* -1, and errno as it was, if it is bad */
 char *file_folder(Arena *a, const char *path); /* that has path's name */
 const char *file_name(const char *path);       /* behind the last '/' */
 int file_stem(const char *path);               /* bytes before its ending */
@@ -61,8 +62,8 @@ typedef struct Output {
 Output *output_open(Arena *a, const char *path, OutputKind kind);
 /* 0, or -1 and errno. Commits n outputs of one folder of which the last is the
  * index, without which the others are not read: an old index is removed before
- * a new file takes its name, the new one is renamed last. A failure leaves all
- * of the old files, or none. */
+ * a new file takes its name, the new one is renamed last. A failure, or an
+ * output that is null, leaves all of the old files, or none. */
 int output_commit(Output **output, int n);
 void output_drop(Output *output);
 /* An output of n bytes; 0, or -1 and errno. */

@@ -16,6 +16,21 @@ enum { MAXNAME = 200 }; /* bytes of a name that its temporary name has */
 
 static const char temp_end[] = ".pleat-tmp";
 
+/* ---- temporary names ----------------------------------------------------- */
+
+static char *temp_of(Arena *a, const char *path)
+{
+    const char *name = file_name(path);
+
+    return strf(a, "%.*s.%.*s%s", (int)(name - path), path, MAXNAME, name,
+                temp_end);
+}
+
+static int is_temp(const char *name)
+{
+    return *name == '.' && ends_with(name, temp_end);
+}
+
 /* ---- kinds --------------------------------------------------------------- */
 
 enum { FIRST = 512 }; /* bytes that are compared */
@@ -45,10 +60,10 @@ static int is_kind(Arena *a, const char *path, OutputKind kind)
     size_t n = f ? fread(s, 1, FIRST, f) : 1;
     if (f)
         fclose(f);
-    if (n && kind == OUTtokens)
-        return ends_with(path, ".bin") &&
-               is_kind(a, strf(a, "%.*s.idx", (int)strlen(path) - 4, path),
-                       OUTindex);
+    if (n && kind == OUTtokens) {
+        const char *idx = strf(a, "%.*s.idx", (int)strlen(path) - 4, path);
+        return !access(temp_of(a, idx), F_OK) || is_kind(a, idx, OUTindex);
+    }
     return !n || (f && !memcmp(s, kinds[kind].start, kinds[kind].n) &&
                   strstr(s, kinds[kind].within));
 }
@@ -70,20 +85,7 @@ void output_need(const char *path, OutputKind kind, const char *const *input,
             path, kinds[kind].name);
 }
 
-/* ---- temporary names ----------------------------------------------------- */
-
-static char *temp_of(Arena *a, const char *path)
-{
-    const char *name = file_name(path);
-
-    return strf(a, "%.*s.%.*s%s", (int)(name - path), path, MAXNAME, name,
-                temp_end);
-}
-
-static int is_temp(const char *name)
-{
-    return *name == '.' && ends_with(name, temp_end);
-}
+/* ---- locks --------------------------------------------------------------- */
 
 /* Lock a temporary file or folder that is open. 1: it has lost its name to the
  * process that had locked it. -1: that process has not ended. */
@@ -98,16 +100,6 @@ static int lock(int fd, const char *temp)
     return fstat(fd, &mine) || stat(temp, &now) || mine.st_ino != now.st_ino;
 }
 
-/* Close, and keep errno. */
-static void close_quietly(int fd)
-{
-    int why = errno;
-
-    if (fd >= 0)
-        close(fd);
-    errno = why;
-}
-
 static int open_temp(const char *temp, int flags)
 {
     int fd, lost = 1;
@@ -116,10 +108,15 @@ static int open_temp(const char *temp, int flags)
         fd = flags & O_DIRECTORY && mkdir(temp, 0777) && errno != EEXIST
                  ? -1
                  : open(temp, flags | O_CLOEXEC | O_NOFOLLOW, 0666);
+        if (fd < 0 && flags & O_DIRECTORY) {
+            int why = errno;
+            rmdir(temp);
+            errno = why;
+        }
         if (fd < 0)
             return -1;
         if ((lost = lock(fd, temp)))
-            close_quietly(fd);
+            file_close(fd, 1);
     }
     return lost ? -1 : fd;
 }
@@ -142,8 +139,8 @@ static int stream_close(void *ctx)
     return 0;
 }
 
-/* The target of a link; what is there. Files of /dev and /proc stand for open
- * ones, whose names are not ours to change. */
+/* The target of a link; what is there. /dev/stdout, /dev/fd/N, files of /proc
+ * stand for open ones, whose names are not ours to change. */
 static int find_target(Arena *a, Output *output, const char *path,
                        OutputKind kind)
 {
@@ -157,9 +154,9 @@ static int find_target(Arena *a, Output *output, const char *path,
         errno = there ? EISDIR : ENOENT;
         return -1;
     }
-    output->in_place = !strncmp(path, "/dev/", 5) ||
-                       !strncmp(path, "/proc/", 6) ||
-                       (there && !S_ISREG(st.st_mode));
+    output->in_place =
+        !strncmp(path, "/dev/std", 8) || !strncmp(path, "/dev/fd/", 8) ||
+        !strncmp(path, "/proc/", 6) || (there && !S_ISREG(st.st_mode));
     output->mode = there && !output->in_place ? st.st_mode & 07777u : 0;
     if (output->in_place)
         output->path = strf(a, "%s", path);
@@ -226,33 +223,31 @@ static int rename_one(Output *output)
 {
     if (!output->in_place && file_move(output->temp, output->path))
         return -1;
-    int bad = close(output->fd) && errno != EINTR;
+    int bad = file_close(output->fd, 0);
     output->fd = -1;
-    return bad ? -1 : 0;
-}
-
-/* It has its final name: the folder may not be synced. */
-static int is_moved(const Output *output)
-{
-    return !output->in_place && access(output->temp, F_OK);
+    return bad;
 }
 
 int output_commit(Output **output, int n)
 {
-    const char *index = output[n - 1]->path;
-    int bad = 0;
+    const char *index = n > 1 && output[n - 1] && !output[n - 1]->in_place
+                            ? output[n - 1]->path
+                            : NULL;
+    int bad = 0, begun = 0;
 
     for (int i = 0; i < n && !bad; i++)
-        bad = complete(output[i]);
-    if (!bad && n > 1 && !output[n - 1]->in_place)
-        bad = unlink(index) ? errno != ENOENT
-                            : file_sync(file_folder(forever, index));
-    int moves = !bad && n > 1;
+        bad = !output[i] || complete(output[i]);
+    if (!bad && index) {
+        begun = !unlink(index) || errno == ENOENT;
+        bad = !begun || file_sync(file_folder(forever, index));
+    }
     for (int i = 0; i < n && !bad; i++)
         bad = rename_one(output[i]);
     int why = errno;
     for (int i = n - 1; i >= 0; i--) {
-        if (bad && moves && is_moved(output[i]))
+        if (!output[i])
+            continue;
+        if (bad && begun && !output[i]->in_place)
             unlink(output[i]->path);
         output_drop(output[i]);
     }
@@ -287,14 +282,7 @@ int file_write(const char *path, const void *p, size_t n)
 {
     int fd = file_create(path, O_TRUNC);
 
-    if (fd < 0)
-        return -1;
-    int bad = file_put(fd, p, n) || file_flush(fd);
-    if (bad)
-        close_quietly(fd);
-    else
-        bad = close(fd) && errno != EINTR;
-    return bad ? -1 : 0;
+    return fd < 0 ? -1 : file_close(fd, file_put(fd, p, n) || file_flush(fd));
 }
 
 /* ---- folders ------------------------------------------------------------- */
@@ -344,7 +332,7 @@ int folder_commit(OutputFolder *folder)
 
     if (bad)
         folder_drop(folder);
-    close_quietly(folder->fd);
+    file_close(folder->fd, 1);
     folder->fd = -1;
     errno = why;
     return bad ? -1 : 0;
@@ -354,7 +342,7 @@ void folder_drop(OutputFolder *folder)
 {
     each_name(folder->temp, remove_file);
     rmdir(folder->temp);
-    close_quietly(folder->fd);
+    file_close(folder->fd, 1);
     folder->fd = -1;
 }
 
@@ -375,7 +363,7 @@ static void sweep(const char *path)
             unlink(path);
         }
     }
-    close_quietly(fd);
+    file_close(fd, 1);
 }
 
 void folder_sweep(const char *path)

@@ -32,16 +32,8 @@ void put_visible(Text *out, const char *s, size_t n, unsigned char *before)
 int visible_put(int fd, const char *s, size_t n)
 {
     static unsigned char before;
-    size_t i = 0;
-
-    while (i < n && !controls((unsigned char)s[i], before))
-        before = (unsigned char)s[i++];
-    if (i == n)
-        return file_put(fd, s, n);
     Text out = { .arena = arena_new() };
-    putn(&out, s, i);
-    s += i;
-    n -= i;
+
     put_visible(&out, s, n, &before);
     int bad = file_put(fd, out.s, out.len), why = errno;
     arena_free(out.arena);

@@ -276,6 +276,8 @@ int convert_export(const Plan *p, const char *from, const char *hf, FileType dt,
         folder_drop(&to);
     else if (folder_commit(&to))
         bad = ckpt_complain(ckpt_why(a, "cannot write", hf));
+    else
+        printf("wrote %s: %d files of weights\n", hf, nfile);
     for (int i = 0; i < n; i++)
         st_close(file[i]);
     return bad ? 1 : 0;

@@ -24,17 +24,34 @@ char *run_file_near(Arena *a, const char *folder, const char *name)
     return NULL;
 }
 
-/* An object; no value: there is no such file. Or err(). */
-static JsonValue read_object(const char *path)
+/* An object to *v; no value: there is no such file. Null, or e->why. */
+static const char *read_object(const char *path, JsonValue *v, JsonError *e)
+{
+    *e = (JsonError){ 0 };
+    if (!jv_load(forever, path, v, e) && v->s && jv_kind(*v) != JSONobject)
+        e->why = "holds no JSON object";
+    return e->why;
+}
+
+/* The same, or err(). */
+static JsonValue need_object(const char *path)
 {
     JsonError e;
     JsonValue v;
 
-    if (jv_load(forever, path, &v, &e))
+    if (read_object(path, &v, &e))
         err(&(Loc){ path, (int)e.line, NULL }, "%s", e.why);
-    if (v.s && jv_kind(v) != JSONobject)
-        err(NULL, "%s holds no JSON object", path);
     return v;
+}
+
+/* The same of a file that is being exported; 0, or -1 with a warning. */
+static int read_exported(const char *path, JsonValue *v)
+{
+    JsonError e;
+
+    return read_object(path, v, &e)
+               ? ckpt_complain(strf(forever, "%s %s", path, e.why))
+               : 0;
 }
 
 static int write_object(const JsonMember *members, const char *path)
@@ -53,7 +70,7 @@ static int write_object(const JsonMember *members, const char *path)
 
 JsonValue hf_config_read(const char *folder)
 {
-    JsonValue config = read_object(strf(forever, "%s/config.json", folder));
+    JsonValue config = need_object(strf(forever, "%s/config.json", folder));
     const char *why = hf_config_unread(forever, config);
 
     if (why)
@@ -309,10 +326,15 @@ static void set_ids(JsonMember **to, const JsonMember *ids, const char *except)
 static int write_ids(const JsonMember *ids, const char *folder)
 {
     const char *path = strf(forever, "%s/generation_config.json", folder);
-    JsonMember *v = ids ? jv_members(forever, read_object(path)) : NULL;
+    JsonValue now;
 
+    if (!ids)
+        return 0;
+    if (read_exported(path, &now))
+        return -1;
+    JsonMember *v = jv_members(forever, now);
     set_ids(&v, ids, "");
-    return ids ? write_object(v, path) : 0;
+    return write_object(v, path);
 }
 
 /* The padding token of config.json is the model's: its row of the embedding
@@ -320,8 +342,11 @@ static int write_ids(const JsonMember *ids, const char *folder)
 static int write_config(const Plan *p, FileType dt, const JsonMember *ids,
                         const char *to)
 {
-    JsonValue ours = config_of(p), theirs = hf_config_read(to);
+    const char *path = strf(forever, "%s/config.json", to);
+    JsonValue ours = config_of(p), theirs;
 
+    if (read_exported(path, &theirs))
+        return -1;
     if (!ours.s && !theirs.s) {
         warn(NULL, "no config.json is written: hf{} has no config={..}");
         return 0;
@@ -329,7 +354,7 @@ static int write_config(const Plan *p, FileType dt, const JsonMember *ids,
     JsonMember *v = hf_config_merge(forever, ours, theirs);
     set_dtype(&v, dt);
     set_ids(&v, ids, "pad_token_id");
-    return write_object(v, strf(forever, "%s/config.json", to));
+    return write_object(v, path);
 }
 
 /* 1: the run's folder has another tokenizer than `to`. copy: it goes there; -1:
@@ -362,7 +387,7 @@ void hf_check(const Plan *p, const char *run)
 
     if (kept) {
         hf_config_read(kept);
-        read_object(strf(forever, "%s/generation_config.json", kept));
+        need_object(strf(forever, "%s/generation_config.json", kept));
     }
     if (tokenizer && take_tokenizer(run, kept, 0))
         special_ids(p, file_folder(forever, tokenizer));

@@ -99,7 +99,7 @@ static Output *write_npy(const char *path, const char *type, size_t size,
                  '\x93', "NUMPY", 1, 0, (int)sizeof head - 10, 0, type, n);
 
     if (!out)
-        err(NULL, "cannot write %s: %s", path, strerror(errno));
+        return NULL;
     memset(head + len, ' ', sizeof head - (size_t)len);
     head[sizeof head - 1] = '\n';
     fwrite(head, 1, sizeof head, out->file);
@@ -135,10 +135,11 @@ static void write_order(const Tool *tool, const char *const *path)
         if (tool->s->blend)
             set[i] = (int16_t)blend_at(tool->s->blend, (int64_t)i, &within[i]);
     }
-    Output *file[] = {
-        write_npy(path[0], "<i2", sizeof *set, set, tool->drawn),
-        write_npy(path[1], "<i8", sizeof *within, within, tool->drawn),
-    };
+    Output *file[2] = { write_npy(path[0], "<i2", sizeof *set, set,
+                                  tool->drawn) };
+    if (file[0])
+        file[1] =
+            write_npy(path[1], "<i8", sizeof *within, within, tool->drawn);
     if (output_commit(file, 2))
         err(NULL, "cannot write %s: %s", path[1], strerror(errno));
     printf("%s\n%s\n", path[0], path[1]);
@@ -158,7 +159,7 @@ int blend_command(int n, char **word, const Opts *opts, const char *out)
         err(NULL, "data blend: which files? (0.7 books 0.3 code axes.seq=4096 "
                   "train.steps=1000 train.batch=64)");
     Tool t = { .s = open_samples(spec, opts, asked) };
-    const char *path[2];
+    const char *path[2] = { NULL };
     if (out)
         order_paths(t.s, out, path);
     t.drawn = asked ? asked : t.s->n;

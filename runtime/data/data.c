@@ -275,6 +275,7 @@ Feed data_feed(Data *data, int64_t first)
 void data_says(const Data *data, Text *out)
 {
     const Corpus *corpus = data->set->part;
+    const SampleWant *want = &data->set->want;
 
     for (size_t i = 0; i < vec_len(corpus); i++) {
         int64_t docs = 0, n = 0;
@@ -287,6 +288,12 @@ void data_says(const Data *data, Text *out)
             put(out, "%zu files of ", vec_len(corpus[i].file));
         put(out, "%s, %ld document%s, %ld tokens", corpus[i].kinds, docs,
             docs == 1 ? "" : "s", n);
+        if (want->tail > 0)
+            put(out, "; %s the last %g %% of the samples",
+                want->held ? "only" : "without", 100 * want->tail);
+        if (want->split)
+            put(out, "; documents from %.4g %% to %.4g %%",
+                100 * want->share[0], 100 * want->share[1]);
         if (corpus[i].without)
             put(out, "; left out: %s", corpus[i].without);
         put(out, "\n");

@@ -28,8 +28,7 @@ static int do_tokenize(int n, char **word, const Opts *opts, const char *out)
     if (!len || n < 1)
         err(NULL, "data tokenize: which files, and -o where to? (FILE -o "
                   "PREFIX tokenizer=tokenizer.json)");
-    if (len > 4 &&
-        (!strcmp(out + len - 4, ".bin") || !strcmp(out + len - 4, ".idx")))
+    if (len > 4 && (ends_with(out, ".bin") || ends_with(out, ".idx")))
         out = strf(forever, "%.*s", (int)len - 4, out);
     output_need(strf(forever, "%s.bin", out), OUTtokens, path, (size_t)n);
     output_need(strf(forever, "%s.idx", out), OUTindex, path, (size_t)n);

@@ -262,8 +262,8 @@ static void add_pattern(const Samples *samples, Corpus *corpus,
     if (glob(pattern, GLOB_BRACE, NULL, &g) || !g.gl_pathc)
         err(samples->want.loc,
             "%s: no file %s (a path in a model file is relative to it; %s=path "
-            "sets another)",
-            key, corpus->path, key);
+            "sets another; %s=\"0.7 A 0.3 B\" blends two)",
+            key, corpus->path, key, key);
     for (size_t i = 0; i < g.gl_pathc; i++)
         if (!folder_exists(g.gl_pathv[i]) && !is_index(samples, g.gl_pathv[i]))
             add_file(samples, corpus, g.gl_pathv[i], NULL);

@@ -292,13 +292,11 @@ size_t stream_read(TextStream *s, Bytes *to)
 const char *stream_open(Arena *a, TextStream **out, const char *path)
 {
     uint8_t first[10];
-    struct stat st;
-    FILE *file =
-        !stat(path, &st) && S_ISREG(st.st_mode) ? fopen(path, "rbe") : NULL;
+    FILE *file = file_stream(path);
 
     *out = NULL;
     if (!file)
-        return "is no file that can be opened";
+        return strf(a, "cannot be read: %s", file_why());
     size_t n = fread(first, 1, sizeof first, file);
     const PackedKind *codec = codec_of(first, n);
     rewind(file);

@@ -310,7 +310,8 @@ static void compile(Arena *a, const Plan *p, const char *dir, const char *so)
     if (bad)
         refuse(a, base);
     drop_parts(a, base, parts);
-    if (rename(strf(a, "%s.so", base), so))
+    const char *made = strf(a, "%s.so", base);
+    if (file_sync(made) || file_move(made, so))
         err(NULL, "cannot write %s: %s", so, strerror(errno));
 }
 

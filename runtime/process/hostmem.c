@@ -20,7 +20,7 @@ enum { PAGE = 4096, HUGE_PAGE = 2 << 20, NOTNUMBER = 0xff };
 /* The line of a file that begins with `key`, without it. */
 static const char *line_of(Arena *a, const char *path, const char *key)
 {
-    FILE *f = fopen(path, "r");
+    FILE *f = file_stream(path);
     char line[8192], *found = NULL;
     size_t n = strlen(key);
 

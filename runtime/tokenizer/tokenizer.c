@@ -432,7 +432,9 @@ Tokenizer *tokenizer_open(const char *path, const Loc *loc)
         err(loc, "the tokenizer %s %s", path, why);
     uint64_t hash = XXH3_64bits(s, (size_t)n);
     if (jv_open((const char *)s, (size_t)n, &root, &e))
-        err(&(Loc){ path, (int)e.line, NULL }, "%s", e.why);
+        err(&(Loc){ path, (int)e.line, NULL },
+            "%s: a tokenizer is a tokenizer.json, as transformers writes it",
+            e.why);
     Tokenizer *t = alloc(forever, sizeof *t);
     TokenizerLoad l = { .t = t, .mem = arena_new() };
     l.loc = &(Loc){ path, 0, loc };

@@ -107,8 +107,7 @@ static const char *value_now(const Plan *p, const char *key)
                                    : opts_str(p->opts, key);
 }
 
-/* "3e-4" and "0.0003" are one number. */
-static int same_value(const char *key, const char *a, const char *b)
+int value_same(const char *key, const char *a, const char *b)
 {
     char *end, *last;
 
@@ -131,7 +130,7 @@ int key_same(const Settings *settings, const Plan *p, const char *key)
         (!strcmp(key, "target") || !strcmp(key, "world")) &&
         !opts_given(settings->given, key))
         return 1;
-    return same_value(key, value_then(settings, key), value_now(p, key));
+    return value_same(key, value_then(settings, key), value_now(p, key));
 }
 
 static void compare_key(Text *out, const Settings *settings, const Plan *p,

@@ -118,6 +118,9 @@ void run_file(const char *path, const char *s, size_t n); /* or err() */
 void run_ranks(const Exec *exec, const char *dir);        /* printed in part */
 /* resume.c: may the key differ from the plan's? Is it the same as it was? */
 int run_key(const char *key);
+/* Are two values of a key the same, null where it is not set? "3e-4" and
+ * "0.0003" are one number, paths to one file one path. */
+int value_same(const char *key, const char *a, const char *b);
 int key_same(const Settings *settings, const Plan *p, const char *key);
 /* A run that goes on stays in its folder: err() if the keys typed now name
  * another. */

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 #define XXH_INLINE_ALL
@@ -167,9 +168,46 @@ static void test_format(void **state)
     assert_true(is_good());
 }
 
+/* A number of state.json out of range is refused; a seed may be negative. */
+static void states(void **state)
+{
+    static const char *const keys[] = { "step", "tokens", "samples", "skipped",
+                                        "seed" };
+    static const char *const bad[] = { "-1",
+                                       "\"x\"",
+                                       "1.5",
+                                       "1e3",
+                                       "null",
+                                       "[]",
+                                       "true",
+                                       "9223372036854775807",
+                                       "9223372036854775808",
+                                       "4611686018427387904" };
+    char *home = strf(forever, "%s/ranges", dir);
+    State read;
+
+    (void)state;
+    assert_int_equal(mkdir(home, 0755), 0);
+    for (int k = -1; k < countof(keys); k++)
+        for (int b = 0; b < countof(bad); b++) {
+            Text t = { .arena = forever };
+            put(&t, "{\"format\": \"pleat 1\", \"plan\": \"x\"");
+            for (int i = 0; i < countof(keys); i++)
+                put(&t, ", \"%s\": %s", keys[i], i == k ? bad[b] : "3");
+            put(&t, "}");
+            file_write(strf(forever, "%s/state.json", home), t.s, t.len);
+            const char *why = ckpt_state(forever, home, &read);
+            int seed = k == 4 && (b == 0 || b == 7 || b == 9);
+            assert_true(k < 0 || seed ? !why : why != NULL);
+        }
+    unlink(strf(forever, "%s/state.json", home));
+    assert_int_equal(rmdir(home), 0);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(states),
         cmocka_unit_test(test_damage),
         cmocka_unit_test(test_format),
         cmocka_unit_test(test_index_of_before),
