@@ -60,6 +60,13 @@ is "out as it was" 0 "$PLEAT" ckpt export-hf "$d/e" "$d/bf16.2"
 is "config.json has the dtype of most" 0 grep -F '"torch_dtype": "bfloat16"' "$d/bf16.2/config.json"
 is "out as bf16" 0 "$PLEAT" ckpt export-hf "$d/e" "$d/bf16.3" bf16
 float32 "its router is fp32 still" "$d/bf16.3" "$gate"
+echo model.embed_tokens.weight >"$d/c/hf/float32"
+is "out as bf16, but for the embedding" 0 "$PLEAT" ckpt export-hf "$d/c" "$d/bf16.4" bf16
+float32 "which is fp32" "$d/bf16.4" "model.embed_tokens.weight $gate"
+mkdir -p "$d/f" && cp "$d/a/plan" "$d/f/plan"
+is "in" 0 "$PLEAT" ckpt import-hf "$d/bf16.4" "$d/f"
+is "out as it was" 0 "$PLEAT" ckpt export-hf "$d/f" "$d/bf16.5"
+is "its first tensor is not the dtype" 0 grep -F '"torch_dtype": "bfloat16"' "$d/bf16.5/config.json"
 is "out as fp16, the first folder" 0 "$PLEAT" ckpt export-hf "$d/a" "$d/fp16" fp16
 float32 "all of it was fp32" "$d/fp16" 'model.layers.1.mlp.gate.e_score_correction_bias '
 
