@@ -341,7 +341,8 @@ function logsumexp(x, axis) end
 ---@param a Tensor @param b Tensor @param axes string @return Tensor
 function dot(a, b, axes) end
 ---The k largest along axis, largest first, on a new axis ("top"): values, and an index into axis. Of equal ones the
----lower index comes first.
+---lower index comes first. A mask of the k largest compares indices, any(eq(e, iota(axis)), "top"): it has k elements in
+---every fold. A mask that compares x with its k-th value also has those that tie with it, where rounding decides.
 ---
 ---    x [.. axis] -> values [.. new], index [.. new]
 ---    gradient: of the values, to where they were

@@ -75,6 +75,8 @@ static const Fold some[] = {
     { "tests/models/expert_choice.lua",  2, 1, 2, 2, 2, "" },
     { "tests/models/expert_choice.lua",  2, 1, 2, 4, 1, "axes.expert=7 " PP2 " route.balance=forced" },
     { "tests/models/router_choice.lua",  1, 1, 4, 4, 1, A2A "axes.expert=5 " CAP },
+    { "tests/models/chosen_keys.lua",    2, 1, 1, 1, 1, "" },
+    { "tests/models/chosen_keys.lua",    1, 2, 2, 1, 1, "" },
     { "tests/models/dropout.lua",        2, 1, 2, 4, 1, "" },
     { "tests/models/statistics.lua",     2, 1, 4, 1, 1, "" },
     { "tests/models/statistics.lua",     1, 2, 2, 1, 1, "" },
