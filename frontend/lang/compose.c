@@ -224,8 +224,8 @@ static int is_given(const Graph *g, const Axis *a)
 }
 
 /* The axis that key was renamed from; without one, the largest axis of the
- * scores that the values lack. Null: each query has keys of its own, as those
- * that topk chose for it. */
+ * scores that the values lack. Null: one query has all keys, or each has keys
+ * of its own, as those that topk chose for it. */
 static Axis *query_of(Front *front, const Node *s, const Node *v,
                       const Axis *key)
 {
@@ -239,18 +239,13 @@ static Axis *query_of(Front *front, const Node *s, const Node *v,
             (!best || d->n > best->n))
             best = d;
     }
-    if (best || (key->root == key && !is_given(front->g, key)))
+    if (best || key->root != key || !is_given(front->g, key))
         return best ? best->a : NULL;
     note(s->loc, "the scores were made here");
-    if (key->root == key)
-        err(front->loc,
-            "attention: '%s' is also the axis of the queries; rename it in "
-            "keys and values: rename(k, {%s=\"key\"})",
-            key->name, key->name);
     err(front->loc,
-        "attention: the scores %s lack the axis '%s', which '%s' was renamed "
-        "from",
-        dims_text(front, s), key->root->name, key->name);
+        "attention: '%s' is also the axis of the queries; rename it in keys "
+        "and values: rename(k, {%s=\"key\"}), and to pool over it in scores",
+        key->name, key->name);
 }
 
 static void need_key(Front *front, const Node *n, const Axis *key,

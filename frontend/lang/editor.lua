@@ -27,8 +27,8 @@
 ---    axes { heads=16, inner={ 64, role="ffn", shard="tp" } }
 ---@param sizes table<string, integer>
 function axes(sizes) end
----A tensor that changes with every micro-batch; dtype "int" (the default) or "real". The axes of the first integer
----input are batch and seq; "tokens" and "labels" come from data.train.
+---A tensor that changes with every micro-batch. dtype "i32" is that of "tokens" and "labels", which come from
+---data.train, "real" (or "f32", "bf16", "u8", "bool") that of others. The axes of the first integer input are batch and seq.
 ---
 ---    -> [axes]
 ---    local mask = input("mask", "batch seq", "real")

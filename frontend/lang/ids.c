@@ -1,9 +1,9 @@
 /* ids.c: ranges of integers. An index is checked against the axis that it
  * indexes. An input that is an index, also after a constant was added or
  * multiplied, gets the bound `below`: data beyond it are refused when they are
- * read. Every other index whose range reaches beyond its axis gets a metric
- * `beyond`, the largest value beyond the axis or 0, and a run ends where that
- * is not 0. Ranges follow from constants, sizes and operations:
+ * read; -1 names no element. Every other index whose range reaches beyond its
+ * axis, or below -1, gets a metric `beyond`, the value farthest from the axis or
+ * 0, and a run ends where that is not 0. Ranges follow from constants, sizes and operations:
  *
  *     mod(tokens, 7)                        0 .. 6
  *     where(c, tokens, 0), tokens < 256     0 .. 255                       */
@@ -84,8 +84,19 @@ static int keeps_values(const Node *n)
                       (n->op == Ocast && dtypes[n->in[0]->dt].kind == 'i'));
 }
 
+static int is_text(const Node *input)
+{
+    const char *name = input->at.input.name;
+
+    return !strcmp(name, "tokens") || !strcmp(name, "labels");
+}
+
+/* The bound of an input implies that it is not below -1. So a term to which a
+ * number is added bounds text only. */
 static void bound_input(Node *n, double most, const CallStack *in)
 {
+    int added = 0;
+
     while (n->op != Oinput) {
         CallStack body = { n, in };
         if (n->op == Ocall) {
@@ -102,11 +113,14 @@ static void bound_input(Node *n, double most, const CallStack *in)
         } else {
             if (n->op != Oadd && n->op != Osub && n->op != Omul)
                 return;
+            added |= n->op != Omul;
             most = undone(n, most, &n);
             if (!n)
                 return;
         }
     }
+    if (added && !is_text(n))
+        return;
     int64_t below = most < 1 ? 1 : most < INT32_MAX ? (int64_t)most + 1 : 0;
     if (below && (!n->at.input.below || n->at.input.below > below))
         n->at.input.below = below;
@@ -143,13 +157,12 @@ static Range range_of(const Ids *ids, const Node *n)
 
 static Range input_range(const Node *n)
 {
-    const char *name = n->at.input.name;
     Range all = all_of(n->dt);
 
     if (n->at.input.below)
         all.hi = (double)n->at.input.below - 1;
-    if (!strcmp(name, "tokens") || !strcmp(name, "labels"))
-        all.lo = *name == 't' ? 0 : -1;
+    if (is_text(n) || n->at.input.below)
+        all.lo = strcmp(n->at.input.name, "tokens") ? -1 : 0;
     return all;
 }
 
@@ -233,23 +246,35 @@ static Node *outside(Front *front, Node *n, const CallStack *in)
     return infer(front->g, g_copyof(front->g, n, op));
 }
 
+/* The largest e from `least` on; sign "-": e is an index negated. */
+static void report_beyond(Ids *ids, const Axis *axis, Node *e, double least,
+                          const char *sign)
+{
+    Front *front = ids->front;
+    Node *over = ew(front, Oge, e, constant(front, e->dt, least), NULL);
+    Node *v = ew(front, Owhere, over, e, constant(front, e->dt, 0));
+    Node *n = make(front, Ometric, 1, &v);
+
+    n->at.metric.name = intern(
+        strf(front->g->arena, "%s'%s%d", axis->name, sign, ++ids->checks));
+    n->at.metric.beyond = 1;
+    infer(front->g, n);
+}
+
 static void check_use(Ids *ids, Node *use, Node *index, int64_t size,
                       const CallStack *in)
 {
-    Front *front = ids->front;
-
-    if (range_of(ids, index).hi < (double)size)
-        return;
     const Axis *axis = use->op == Oeq ? use->in[1]->dim[0].a : n_axis(use);
+    Front *front = ids->front;
+    Range range = range_of(ids, index);
+
     front->loc = use->loc;
-    Node *e = outside(front, index, in);
-    Node *over = ew(front, Oge, e, constant(front, e->dt, (double)size), NULL);
-    Node *v = ew(front, Owhere, over, e, constant(front, e->dt, 0));
-    Node *n = make(front, Ometric, 1, &v);
-    n->at.metric.name =
-        intern(strf(front->g->arena, "%s'%d", axis->name, ++ids->checks));
-    n->at.metric.beyond = 1;
-    infer(front->g, n);
+    if (range.hi >= (double)size)
+        report_beyond(ids, axis, outside(front, index, in), (double)size, "");
+    if (range.lo < -1) {
+        Node *e = outside(front, index, in);
+        report_beyond(ids, axis, ew(front, Oneg, e, NULL, NULL), 2, "-");
+    }
 }
 
 /* f for each use in g, in its order, ranges found up to there. */

@@ -80,13 +80,30 @@ static Axis *indexed(lua_State *L, int arg, int axisarg, int64_t *size)
     return a;
 }
 
+static void note_made(const Front *front, const Node *n)
+{
+    static const char *const ids[] = { "tokens", "labels" };
+
+    for (const Body *b = front->body; b && n->op == Oarg; b = b->up)
+        n = b->outer[n->at.arg.index];
+    const char *name = n->op == Oinput ? n->at.input.name : NULL;
+
+    if (!name)
+        note(n->loc, "it was made here");
+    else
+        note(n->loc,
+             "input '%s' holds real numbers%s; of integers: "
+             "input(\"%s\", axes, \"i32\")",
+             name, did_you_mean(name, ids, 2), name);
+}
+
 static Node *integer_value(lua_State *L, int arg, const char *what)
 {
     Front *front = front_of(L);
     Node *e = operand(L, arg, what);
 
     if (dtypes[e->dt].kind != 'i') {
-        note(e->loc, "it was made here");
+        note_made(front, e);
         err(front->loc, "%s: %s must hold integers, got %s", front->fn, what,
             dtypes[e->dt].name);
     }

@@ -102,7 +102,7 @@ typedef enum ResultKind {
     RESULTreach,    /* "reach.<history>": a tensor's largest magnitude over what
                        its scale allows (passes/quant/delayed.c) */
     RESULTbeyond, /* "beyond.<axis>'<n>": the largest index beyond its axis, or
-                       0 */
+                     0; '-<n>: the least below -1, negated */
     NRESULT
 } ResultKind;
 

@@ -84,7 +84,7 @@ static void check_whole(const BatchFill *fill, const Tokens *tokens, int64_t at,
             fill->d->key, v, at, tokens->path);
 }
 
-/* -1 as a label: no loss. Other indices below 0 name no element. */
+/* -1 as a label: no loss; as another index: no element. */
 static void check_token(const BatchFill *fill, const Tokens *tokens, int64_t at,
                         double v)
 {
@@ -92,9 +92,8 @@ static void check_token(const BatchFill *fill, const Tokens *tokens, int64_t at,
     int token = is_tokens(fill->t);
     int byte = fill->t->dt == Du8;
     int64_t below = fill->t->below ? fill->t->below : byte ? 256 : INT32_MAX;
-    double least = token  ? -!strcmp(fill->t->name, "labels")
-                   : byte ? 0
-                          : INT32_MIN;
+    int none = !strcmp(fill->t->name, "labels") || (!token && !byte);
+    double least = !token && !fill->t->below ? INT32_MIN : -none;
 
     if (!(v >= least) || v >= (double)below)
         err(data->loc, "%s: %s %.0f at %ld of %s is beyond the %s of %ld",

@@ -72,10 +72,15 @@ TextArgs forward_text(const Plan *p)
     return text;
 }
 
+static const char no_logits[] =
+    "the model has no output 'logits': write output(\"logits\", t)";
+
 static const Tensor *tokens_of(const Plan *p)
 {
     const Tensor *tokens = find_tensor(p, "tokens", TKinput);
 
+    if (p->nrole == 1 && !find_tensor(p, "logits", TKoutput))
+        err(NULL, "%s", no_logits);
     if (!tokens || !tensor_axis(tokens, ROLEseq))
         err(NULL, "the model has no input 'tokens' with an axis of sequences");
     return tokens;
@@ -91,6 +96,23 @@ const PlanDim *forward_batch(const Plan *p)
     return tensor_axis(tokens_of(p), ROLEbatch);
 }
 
+/* The only axis of logits that tokens lack, if it is a vocabulary; or null. */
+static const PlanDim *vocabulary(const Tensor *logits, const Tensor *tokens)
+{
+    const PlanDim *own = NULL;
+
+    for (int d = 0; d < logits->nd; d++) {
+        const PlanDim *dim = &logits->dim[d];
+        if (dim->role == ROLEbatch || dim->role == ROLEmicro ||
+            dim->role == ROLEseq)
+            continue;
+        if (own || (dim->role != ROLEvocab && dim->n != tokens->below))
+            return NULL;
+        own = dim;
+    }
+    return own;
+}
+
 const char *forward_open(ForwardPass *pass, Exec *exec)
 {
     const Plan *p = exec->plan;
@@ -99,16 +121,20 @@ const char *forward_open(ForwardPass *pass, Exec *exec)
                            .tokens = find_tensor(p, "tokens", TKinput),
                            .logits = find_tensor(p, "logits", TKoutput) };
     if (!pass->tokens || !pass->logits)
-        return p->nrole > 1   ? "the fold has pipeline stages"
-               : pass->tokens ? "the model has no output 'logits'"
-                              : "the model has no input 'tokens'";
+        return p->nrole > 1    ? "the fold has pipeline stages"
+               : !pass->logits ? no_logits
+                               : "the model has no input 'tokens'";
     int seq = axis_at(pass->tokens, ROLEseq),
         batch = axis_at(pass->tokens, ROLEbatch);
     if (seq < 0 || axis_at(pass->logits, ROLEseq) < 0)
         return "tokens and logits need an axis of sequences";
+    const PlanDim *vocab = vocabulary(pass->logits, pass->tokens);
+    if (!vocab)
+        return "output 'logits' needs one axis beside batch and sequence, "
+               "which has the role \"vocab\" or the size of the vocabulary";
     pass->seq = pass->tokens->dim[seq].n;
     pass->batch = batch < 0 ? 1 : pass->tokens->dim[batch].n;
-    pass->vocab = tensor_elems(pass->logits) / tensor_elems(pass->tokens);
+    pass->vocab = vocab->n;
     for (int d = 0; d < pass->logits->nd; d++)
         if (pass->logits->dim[d].role != ROLEbatch &&
             pass->logits->dim[d].role != ROLEmicro &&

@@ -53,8 +53,9 @@ static void check_indices(const Train *train)
         err_status = 1;
         if (comm_speaks(train->comm, 0))
             err(&(Loc){ b->file, b->line, NULL },
-                "an index into axis '%.*s' is %.0f, beyond its end",
-                (int)strcspn(out->own, "'"), out->own, exec_out(train->x, i));
+                "an index into axis '%.*s' is %s%.0f, beyond its end",
+                (int)strcspn(out->own, "'"), out->own,
+                strchr(out->own, '-') ? "-" : "", exec_out(train->x, i));
         exit(err_status);
     }
 }

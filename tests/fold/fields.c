@@ -273,6 +273,7 @@ static const Member fields[] = {
     ROW("tensor",   tensors,     Tensor,   buf,     I32)
     ONE("tensor",   tensors,     Tensor,   second,  2)
     ROW("tensor",   tensors,     Tensor,   of,      I32)
+    ROW("tensor",   tensors,     Tensor,   below,   I64)
     ROW("tensor",   tensors,     Tensor,   at,      I64)
     ROW("tensor",   tensors,     Tensor,   run,     I64)
     ROW("tensor",   tensors,     Tensor,   shard,   BITS)

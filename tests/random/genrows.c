@@ -290,6 +290,7 @@ static int hot(Gen *g)
     if (v && chance(g, 60)) {
         like.kind = REAL;
         like.most = v->most;
+        like.data |= v->data;
         o->uses++;
         emit(g, &like, "%s * %s", o->name, v->name);
     }
@@ -404,6 +405,7 @@ static int returned(Gen *g)
         if (!declarable(g, like.dim[i]))
             return 0;
     like.most = v->most * 2;
+    like.data |= e->data;
     Tens *w = make_param(g, &like, NULL);
     w->uses++;
     emit(g, &like, "scatter_add(%s, %s, %s) * %s", v->name, e->name, w->name,

@@ -71,7 +71,7 @@ beyond="error: an index into axis 'class' is"
 ids "tokens by their remainder" 0 'sum(embed(mod(tokens, 7), table), "hidden")'
 ids "tokens below another" 0 'sum(embed(where(lt(tokens, 7), tokens, 0), table), "hidden")'
 ids "the least of tokens and a constant" 0 'sum(embed(minimum(tokens * 3, 6), table), "hidden")'
-ids "tokens less a constant" 0 'sum(embed(tokens - 43, table), "hidden")'
+ids "tokens less a constant" 1 'sum(embed(tokens - 43, table), "hidden")' "ids.lua:5: $beyond -43, beyond its end"
 ids "labels of some classes" 0 'ce(where(lt(labels, 7), labels, -1))'
 ids "a token plus a constant" 1 'sum(embed(tokens + 1, table), "hidden")' \
     "data.train: token 6 at 6 of $dir/set/tokens.npy is beyond the vocabulary of 6"

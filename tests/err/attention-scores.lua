@@ -1,5 +1,0 @@
-axes { batch=2, seq=8, hidden=4, heads=2, dim=6, ffn=6, expert=4, vocab=16 }
-local x = input("x", "batch seq hidden")
-local k = rename(x, {seq="key"})
-local y = attention(mean(dot(x, k, "hidden"), "seq"), k, "key")
-loss("l", mean(x * x, "batch seq hidden"))
