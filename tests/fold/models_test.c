@@ -77,6 +77,7 @@ static const Fold some[] = {
     { "tests/models/router_choice.lua",  1, 1, 4, 4, 1, A2A "axes.expert=5 " CAP },
     { "tests/models/chosen_keys.lua",    2, 1, 1, 1, 1, "" },
     { "tests/models/chosen_keys.lua",    1, 2, 2, 1, 1, "" },
+    { "tests/models/pooled.lua",         2, 2, 2, 1, 1, "" },
     { "tests/models/dropout.lua",        2, 1, 2, 4, 1, "" },
     { "tests/models/statistics.lua",     2, 1, 4, 1, 1, "" },
     { "tests/models/statistics.lua",     1, 2, 2, 1, 1, "" },

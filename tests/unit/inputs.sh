@@ -81,6 +81,32 @@ ids "a one-hot" 1 'sum(dot(f32(one_hot(tokens, "class")), table, "class"), "hidd
 ids "labels of more classes" 1 'ce(labels)' "labels.npy is beyond the vocabulary of 7"
 ids "sums of two inputs" 1 'sum(embed(tokens + reward, table), "hidden")' "ids.lua:5: $beyond"
 ids "some labels of more classes" 1 'ce(where(lt(labels, 20), labels, -1))' "ids.lua:4: $beyond 19, beyond its end"
+printf '\0\1\2\375\4\5\6\0' | array "$dir/set/reward.npy" "|i1" "8,"
+ids "an index of -3" 1 'sum(embed(reward, table), "hidden") + 0 * f32(tokens)' \
+    "data.train: index -3 at 3 of $dir/set/reward.npy is beyond the axis of 7"
+ids "-3 plus a constant" 0 'sum(embed(minimum(reward + 3, 6), table), "hidden") + 0 * f32(tokens)'
+ids "-3 plus too small a constant" 1 'sum(embed(minimum(reward + 1, 6), table), "hidden") + 0 * f32(tokens)' "ids.lua:5: $beyond -2, beyond its end"
+
+# ---- logits that text is drawn from ------------------------------------------------
+
+# text NAME STATUS OUTPUT MESSAGE: a model with this output, by `generate`
+text() {
+    cat >"$dir/text.lua" <<END
+axes { batch=2, seq=8, hidden=16, vocab=256 }
+local x = embed(input("tokens", "batch seq"), param("embed", "vocab hidden"))
+local z = dot(x, param("head", "hidden vocab"), "hidden")
+loss("l", mean(cross_entropy(z, input("labels", "batch seq"), "vocab"), "batch seq"))
+$3
+END
+    rm -rf "$dir/t"
+    run t text LICENSE >"$dir/said"
+    is "$1" "$2" "$PLEAT" generate "$dir/t" --prompt ab -n 2
+    [ -z "$4" ] || says "is refused" "error: no logits: $4"
+}
+text "logits" 0 'output("logits", z)'
+text "logits of an axis of another name" 0 'output("logits", rename(z, {vocab="letter"}))'
+text "logits that are hidden values" 1 'output("logits", x)' "output 'logits' needs one axis beside batch and sequence"
+text "no logits" 1 '' "the model has no output 'logits'"
 
 printf '1..%d\n' $n
 exit $bad
