@@ -1,9 +1,10 @@
 /* ids.c: ranges of integers. An index is checked against the axis that it
- * indexes. An input that is an index, also after a constant was added or
- * multiplied, gets the bound `below`: data beyond it are refused when they are
- * read; -1 names no element. Every other index whose range reaches beyond its
- * axis, or below -1, gets a metric `beyond`, the value farthest from the axis or
- * 0, and a run ends where that is not 0. Ranges follow from constants, sizes and operations:
+ * indexes; -1 names no element. An input that is an index, also after a number
+ * was added or multiplied, gets the bound `below`: data beyond it are refused
+ * when they are read. Every other index whose range reaches beyond its axis,
+ * or below -1, gets a metric `beyond`, the value farthest from the axis or 0,
+ * and a run ends where that is not 0. Ranges follow from constants, sizes and
+ * operations:
  *
  *     mod(tokens, 7)                        0 .. 6
  *     where(c, tokens, 0), tokens < 256     0 .. 255                       */
