@@ -251,7 +251,6 @@ static Graph *body_for(Front *front, const Optimizer *o, const Param *p)
     lua_State *L = front->L;
     Body *b = open_body(front);
 
-    front->fn = "optimizer";
     lua_rawgeti(L, LUA_REGISTRYINDEX, o->f);
     Node *like = argument(front, UPDATEparam, p->dim, p->nd);
     push_node(L, like);

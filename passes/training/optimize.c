@@ -222,23 +222,26 @@ static BucketUpdate open_update(TrainStep *step, const Bucket *bucket)
     return u;
 }
 
-/* n of a body, on these operands. What has no axes is the same for all
- * buckets. */
+/* n of a body, or the body of a composite there, on these operands. What has no
+ * axes is the same for all buckets. */
 static Node *copied(TrainStep *step, const Node *n, Node *const *to)
 {
-    Node *in[MAXIN], *c;
+    Graph *g = step->g;
+    size_t from = vec_len(g->node);
+    Node *in[MAXIN];
 
     for (int k = 0; k < n->nin; k++)
         in[k] = to[n->in[k]->id];
-    if (n->op == Ocall)
-        return inline_body(step->g, n->body, in, step->scope, step->l);
-    c = g_copyof(step->g, n, in);
-    c->loc = step->l;
-    in_post(infer(step->g, c));
-    c->scope = optab[c->op].cls == SRC ? step->g->top
-               : c->nd                 ? step->scope
-                                       : g_partscope(step->g, PARTpost, "post");
-    return g_folded(step->g, c);
+    Node *c = n->op == Ocall ? inline_body(g, n->body, in, step->scope, step->l)
+                             : infer(g, g_copyof(g, n, in));
+    for (; from < vec_len(g->node); from++) {
+        Node *x = in_post(g->node[from]);
+        x->loc = step->l;
+        x->scope = optab[x->op].cls == SRC ? g->top
+                   : x->nd                 ? step->scope
+                                           : g_partscope(g, PARTpost, "post");
+    }
+    return g_folded(g, c);
 }
 
 /* The new value of w by the gradient of its bucket; the states are written. */

@@ -159,6 +159,8 @@ static const Fold some[] = {
     /* The reference has an embedding's gradient by rows, tp's ranks do not.  */
     { "tests/models/linear.lua",         2, 1, 1, 1, 1, "axes.batch=16 axes.seq=3 axes.vocab=192" },
     /* optimizers */
+    { "tests/models/updates.lua",        1, 1, 2, 1, 1, "train.optimizer=muon" },
+    { "tests/models/updates.lua",        2, 1, 2, 1, 1, "fold.zero=3" },
     { "tests/models/folds.lua",          2, 1, 2, 4, 1, "train.optimizer=lion" },
     { "tests/models/folds.lua",          2, 1, 2, 4, 1, "train.optimizer=muon" },
     { "tests/models/folds.lua",          1, 2, 2, 2, 1, "train.optimizer=muon fold.zero=3" },
