@@ -420,6 +420,7 @@ ProgramBuilder *place_program(Graph *g, Group **groups)
     mark_experts(g);
     for (int i = 0; i < p->ninstr; i++)
         predict(g, m->group[i], &m->group[i]->instr);
+    price_dispatcher(g, m->group, p->ninstr);
     for (int i = 0; i < p->ninstr; i++)
         p->instr[i] = m->group[i]->instr;
     if (opts_int(g->opts, "fold.overlap"))

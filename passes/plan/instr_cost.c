@@ -327,6 +327,92 @@ void predict(const Graph *g, const Group *group, Instr *instr)
         (group->fam == FAMcomm && serves_experts(g, group->node[0]));
 }
 
+/* ---- a dispatcher that sends a row for each choice ----------------------- */
+
+/* Seconds of a way to experts, or back: an all-to-all over ep, an all-gather
+ * over etp, and where a rank has several experts two copies that sort rows. */
+static double dispatcher_secs(const Graph *g, const Node *dispatch)
+{
+    const Mesh *mesh = g->mesh;
+    MapLayout l = map_layout(g, dispatch->in[1]);
+    double ep = (double)mesh->size[Mep], etp = (double)mesh->size[Metp];
+    double bytes = (double)local_bytes(g, dispatch) / (double)l.cap *
+                   fmin((double)l.cap, expected_rows(dispatch->in[1], &l));
+    double own = bytes / etp, secs = 0;
+
+    if (ep > 1)
+        secs += link_secs(g, mesh->mask[Mep], own * (ep - 1) / ep, 1);
+    if (etp > 1)
+        secs += link_secs(g, mesh->mask[Metp], own * (etp - 1), 0);
+    return secs + (l.experts > 1 ? 2 * bytes / machine_of(g)->dispatch : 0);
+}
+
+/* The dispatch of tokens whose rows gmm n reads in the forward, in whatever
+ * numbers; null: it reads none. */
+static const Node *tokens_dispatched(const Node *n)
+{
+    const Node *x = n->op == Ogmm && !is_backward(n) ? n->in[0] : NULL;
+
+    while (x && x->op != Odispatch)
+        x = x->nin == 1 || x->op == Odequantize || x->op == Oquantize ||
+                    x->op == Ofake_quantize || x->op == Oquantize_blocks
+                ? x->in[0]
+                : NULL;
+    return x && x->in[1]->op == Oroute && !x->in[1]->at.route.round && !x->again
+               ? x
+               : NULL;
+}
+
+/* Dispatches of tokens and of the gradients of what comes back, each of a layer
+ * once, in a set. */
+static Table *all_dispatched(const Graph *g)
+{
+    Table *found = table_new(g->arena), *maps = table_new(g->arena);
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *x = tokens_dispatched(g->node[i]);
+        if (x && !table_get(maps, KEYP(x->in[1])))
+            *table_at(found, KEYP(x)) = *table_at(maps, KEYP(x->in[1])) = found;
+    }
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *x = g->node[i];
+        if (x->op == Odispatch && is_backward(x) &&
+            table_get(maps, KEYP(x->in[1]))) {
+            *table_at(found, KEYP(x)) = found;
+            *table_at(maps, KEYP(x->in[1])) = NULL;
+        }
+    }
+    return found;
+}
+
+/* Seconds of a way there and one back that group's dispatches take, which then
+ * are no more in `left`: kernels may have them in common. */
+static double ways_of(const Graph *g, const Group *group, Table *left)
+{
+    double secs = 0;
+
+    for (int k = 0; k < group->n; k++) {
+        const Node *x = group->node[k];
+        void **at = x->op == Odispatch ? table_at(left, KEYP(x)) : NULL;
+        secs += at && *at ? 2 * dispatcher_secs(g, x) : 0;
+        if (at)
+            *at = NULL;
+    }
+    return secs;
+}
+
+void price_dispatcher(const Graph *g, Group *const *group, int n)
+{
+    if (machine_of(g)->dispatch <= 0 || !g->mesh)
+        return;
+    Table *left = all_dispatched(g);
+    for (int i = 0; i < n; i++) {
+        Instr *instr = &group[i]->instr;
+        instr->secs =
+            (instr->experts ? 0 : instr->secs) + ways_of(g, group[i], left);
+    }
+}
+
 int accumulates(const Group *group, const Node *n)
 {
     if (n->op != Oaccum || n->at.accum.op == Rlast)

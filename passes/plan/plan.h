@@ -11,6 +11,11 @@
  * by the marks of mark_experts, experts. */
 void mark_experts(Graph *g);
 void predict(const Graph *g, const Group *group, Instr *instr);
+/* On a machine whose dispatcher sends a row for each choice of a token: what
+ * dispatches the tokens of a layer, and their gradients, takes the seconds of a
+ * way there and one back, which nothing hides. What the plan sends takes none.
+ * group: n, predicted before. */
+void price_dispatcher(const Graph *g, Group *const *group, int n);
 double copy_secs(const Graph *g, double bytes); /* to the host's memory */
 /* Bytes/s of its memory that a rank's share of the host's processors moves; 0:
  * they compute nothing; and the seconds of a kernel there. */

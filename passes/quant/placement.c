@@ -523,16 +523,27 @@ void report_weights(const Placement *placement)
 
 /* ---- of a graph ---------------------------------------------------------- */
 
-void placement_new(Graph *g, Placement *placement)
+/* Of a plan without kernels on a machine that multiplies mxfp8: a scale of four
+ * bytes for 128 numbers stands for four of one byte for 32 each. */
+static enum scaling_recipe planned_recipe(const Graph *g)
 {
     enum scaling_recipe r = opts_scaling_recipe(g->opts);
+    const Target *target = pass_target(g);
+    int blocks = r == RECIPEmxfp8 && machine_of(g)->mx > 0 && target->scaled &&
+                 !target->grid;
 
+    return (int)r < 0 || blocks ? RECIPEblockwise : r;
+}
+
+void placement_new(Graph *g, Placement *placement)
+{
     *placement = (Placement){ .g = g };
-    if ((int)r < 0 && opts_real_dtype(g->opts) != REALfp8)
+    if ((int)opts_scaling_recipe(g->opts) < 0 &&
+        opts_real_dtype(g->opts) != REALfp8)
         return;
     *placement = (Placement){
         .g = g,
-        .recipe = &recipes[(int)r < 0 ? RECIPEblockwise : r],
+        .recipe = &recipes[planned_recipe(g)],
         .real = opts_dtype(g->opts),
         .pays = opts_scaled_products(g->opts) == PLACEpays &&
                 machine_of(g)->narrow > 0,

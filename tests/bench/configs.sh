@@ -1,13 +1,17 @@
 #!/bin/sh
 # configs: step times that others measured, and what target=null predicts for the
 # same fold of the same model: how well folds are ranked (Spearman), and how far
-# predictions are off. What their software does and a plan does not stands at moe()
-# and gpt(), with numbers that are read off its text where they can be. Numbers that
-# are fitted, nine in all:
+# predictions are off. Of MoE rows the prediction is the plan's own; what software of
+# the dense rows does and a plan does not stands at gpt(), with numbers that are read
+# off its text where they can be. Numbers that are fitted, each the same for all rows
+# of its sets:
 #
 #   network  5e10 bytes/s   an h100's to other hosts: to table 3 of arXiv 2504.14960
 #   link     3.3e11 bytes/s its NVLink: to that table (NCCL's all-to-all of 470 MB on
 #                           8 of them, arXiv 2603.07685: 3.25e11)
+#   eos.machine             below: products and attention, FLOP/s, memory and copies of
+#                           a dispatcher (dispatch), bytes/s, a collective (hop, far),
+#                           s: to table 3
 #   gemm     2.14e14 FLOP/s an a100's products: machines.def, to megatron-sc21-T1
 #   host     2.95e-3 s      a layer and micro-batch take no less on the host of
 #                           vTrain's rows,
@@ -57,44 +61,37 @@ summary() {
 
 # MoE on H100s, arXiv 2504.14960, tables 3 and 4 (gbs 1024), 5 (longer): MFU of
 # 989.5 TFLOP/s, ranks, sequences of a step, their tokens, tp cp pp ep zero. Not
-# published, so assumed: a pipeline has chunks of one layer. Products take what large
-# ones do (machines.def), attention as long: theirs is cuDNN's. Experts are cut over
-# tp ranks too (etp = tp), ep's lie beyond those of tp and cp. Their dispatcher
-# (section 3.3): each rank drops tokens itself, so exactly `chosen` rows of a token go
-# to experts, by an all-to-all over ep, an all-gather over etp, and back; where a rank
-# has several experts, all rows are copied into their order, and back. This stands in
-# the place of what the plan does there, which sends a token once to each rank.
-gemm=7.4e14 network=5e10 link=3.3e11 memory=2.8e12 hop=4.5e-5 far=1.5e-5
-moe() { # name file layers hidden chosen experts keys..
-    name=$1 file=$2 layers=$3 hidden=$4 chosen=$5 experts=$6 && shift 6
+# published, so assumed: a pipeline has chunks of one layer. Experts are cut over
+# tp ranks too (etp = tp), ep's lie beyond those of tp and cp. The machine is an h100
+# whose dispatcher (section 3.3) sends a row for each choice of a token
+# (cluster.dispatch).
+cat >"$dir/eos.machine" <<END
+chip h100
+gemm 7.4e14 fitted
+attn 7.4e14 fitted
+attn_bwd 5.8e14 fitted
+memory 2.8e12 fitted
+dispatch 1.8e12 fitted
+hop 2.5e-5 fitted
+far 1e-5 fitted
+END
+moe() { # name file layers keys..
+    name=$1 file=$2 layers=$3 && shift 3
     : >"$dir/moe"
     while read -r mfu world gbs seq tp cp pp ep zero; do
         chunks=
         [ "$pp" = 1 ] || chunks="fold.vpp=$((layers / pp)) fold.schedule=interleaved"
         key="$name x$world gbs=$gbs seq=$seq tp=$tp cp=$cp pp=$pp ep=$ep zero=$zero"
         # shellcheck disable=SC2086
-        "$PLEAT" compile "$dir/$file.lua" target=null memory=9999GiB -o "$dir/p.plan" cluster=h100x"$world" \
-            cluster.gemm=$gemm cluster.attn=$gemm cluster.attn_bwd=$gemm cluster.network=$network cluster.link=$link cluster.memory=$memory \
-            cluster.hop=$hop cluster.far=$far fold.tp="$tp" fold.cp="$cp" fold.pp="$pp" fold.ep="$ep" \
+        "$PLEAT" compile "$dir/$file.lua" target=null memory=9999GiB -o "$dir/p.plan" cluster="$dir/eos.machine" \
+            cluster.ranks="$world" fold.tp="$tp" fold.cp="$cp" fold.pp="$pp" fold.ep="$ep" \
             fold.etp="$tp" $chunks fold.zero="$zero" axes.seq="$seq" train.batch="$gbs" train.recompute=0 \
             route.policy=capacity route.factor=1 "$@" >"$dir/log" 2>&1 || { echo "  $key: $(head -n 1 "$dir/log")"; continue; }
         f=$(flops "$file" axes.seq="$seq" "$@")
         "$PLEAT" show "$dir/p.plan" | awk -v mfu="$mfu" -v world="$world" -v f="$f" -v gbs="$gbs" -v seq="$seq" -v key="$key" \
-            -v tp="$tp" -v cp="$cp" -v pp="$pp" -v ep="$ep" -v layers="$layers" -v hidden="$hidden" -v chosen="$chosen" \
-            -v experts="$experts" -v network=$network -v link=$link -v memory=$memory -v hop=$hop -v far=$far \
             -v group="$name,x$world,gbs=$gbs,seq=$seq" '
-            $1 == "program" && ++n == 1 { for (i = 3; i < NF; i++) if ($i == "predicted") t = $(i + 1) / 1e3 }
-            n == 1 && $1 == "transfers" { all = $2 / 1e3; open = $6 / 1e3 }
-            n == 1 && /^  to experts/ { plan = $(NF - 1) / 1e3 }
-            n == 2 { exit }
+            $1 == "program" && !n++ { for (i = 3; i < NF; i++) if ($i == "predicted") t = $(i + 1) / 1e3 }
             END {
-                rows = 2 * hidden * chosen * seq / (tp * cp)
-                here = 8 / (tp * cp); here = here < 1 ? 1 : here > ep ? ep : here
-                out = ep > here ? (ep - here) / (ep - 1) : 0
-                if (ep > 1) own = 4 * (hop + (out ? far : 0) + rows * (ep - 1) / ep * (out / network + (1 - out) / link))
-                if (tp > 1) own += 4 * (hop + rows * (tp - 1) / link)
-                if (experts > ep) own += 4 * 2 * rows * tp / memory
-                t += own * (layers / pp * gbs * tp * cp * pp / world + pp - 1) - plan * (all ? open / all : 0)
                 m = f * gbs * seq / (world * 989.5e12 * mfu / 100)
                 printf "  %-64s measured %6.2f s, predicted %6.2f\n", key, m, t
                 print m, t, group >"'"$dir/row"'" }'
@@ -115,7 +112,7 @@ flops() {
 model mixtral 56
 big="axes.hidden=6144 axes.group=6 axes.ffn=16384 axes.vocab=32768"
 # shellcheck disable=SC2086
-moe Mixtral-8x22B mixtral 56 6144 2 8 $big <<END
+moe Mixtral-8x22B mixtral 56 $big <<END
 4.3 128 256 4096 8 1 1 1 3
 23.4 128 256 4096 2 1 1 8 3
 36.6 128 256 4096 4 1 1 8 1
@@ -132,7 +129,7 @@ END
 model mixtral 80
 mv "$dir/mixtral.lua" "$dir/llama.lua"
 # shellcheck disable=SC2086
-moe Llama3-8x70B llama 80 8192 2 8 axes.hidden=8192 axes.group=8 axes.ffn=28672 axes.vocab=128256 <<END
+moe Llama3-8x70B llama 80 axes.hidden=8192 axes.group=8 axes.ffn=28672 axes.vocab=128256 <<END
 19.6 256 256 4096 8 1 1 8 3
 38.8 256 256 4096 8 1 8 4 1
 40.1 256 1024 4096 8 1 8 4 1
@@ -141,7 +138,7 @@ model mixtral 56
 fine="$big axes.expert=64 axes.ffn=2048"
 sed -i 's/^local chosen, theta, scaling, window = 2,/local chosen, theta, scaling, window = 8,/' "$dir/mixtral.lua"
 # shellcheck disable=SC2086
-moe Mixtral-8x22B-G8T8 mixtral 56 6144 8 64 $fine <<END
+moe Mixtral-8x22B-G8T8 mixtral 56 $fine <<END
 2.2 128 256 4096 8 1 1 1 3
 9.0 128 256 4096 4 1 1 8 3
 8.7 128 256 4096 8 1 1 8 1
@@ -154,7 +151,7 @@ moe Mixtral-8x22B-G8T8 mixtral 56 6144 8 64 $fine <<END
 8.5 256 1024 4096 8 1 1 8 1
 END
 model qwen2_moe 28
-moe Qwen2-57B-A14B qwen2_moe 28 3584 8 64 <<END
+moe Qwen2-57B-A14B qwen2_moe 28 <<END
 9.9 64 256 4096 2 1 1 1 3
 25.4 64 256 4096 1 1 1 8 3
 23.1 64 256 4096 4 1 1 4 1
@@ -169,8 +166,8 @@ moe Qwen2-57B-A14B qwen2_moe 28 3584 8 64 <<END
 20.9 128 1024 4096 4 1 1 4 1
 19.8 256 1024 4096 4 1 1 4 1
 END
-summary "folded MoE, table 3, to which two numbers are fitted" "$dir/fitted"
-summary "folded MoE, tables 4 and 5" "$dir/unseen"
+summary "folded MoE, table 3, to which eos.machine is fitted" "$dir/fitted"
+summary "folded MoE, tables 4 and 5, held out" "$dir/unseen"
 
 # Dense, on A100s: gpt.lua, as Megatron ran it, whose collectives nothing hides, and
 # which recomputes nothing, core attention (selective), or all of a layer (full): a

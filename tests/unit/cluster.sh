@@ -69,6 +69,26 @@ result "its example is a machine file" $?
     "$PLEAT" show p.plan | grep -q "cluster.chip=h100 cluster.ranks=2"
 result "a machine's name in upper case" $?
 
+plain=$(step cluster=h100x16 fold.ep=4)
+sorted=$(step cluster=h100x16 fold.ep=4 cluster.dispatch=1e10)
+slower=$(step cluster=h100x16 fold.ep=4 cluster.dispatch=1e9)
+echo "$plain $sorted $slower" | awk '{ exit !($1 < $2 && $2 < $3) }'
+result "a dispatcher that sorts rows by copies takes longer: $plain < $sorted < $slower ms" $?
+
+# recipes by what a chip multiplies
+sed 's/^local layers, eps = 48,/local layers, eps = 1,/' ../../../models/qwen3_moe.lua >one.lua
+fewer() { # chip recipe: predicted ms of a step
+    "$PLEAT" compile one.lua target=null cluster="$1" memory=999GiB axes.batch=4 train.batch=4 -o p.plan $2 >said 2>&1
+    sed -n 's/.*predicted \(.*\) ms a step/\1/p' said
+}
+bf16=$(fewer gb200 precision=bf16)
+mxfp8=$(fewer gb200 "precision=fp8 precision.recipe=mxfp8")
+echo "$bf16 $mxfp8" | awk '{ exit !($2 < 0.99 * $1) }' && ! grep -q warning said
+result "mxfp8 is faster on a gb200: $mxfp8 ms, $bf16" $?
+bf16=$(fewer h100 precision=bf16)
+mxfp8=$(fewer h100 "precision=fp8 precision.recipe=mxfp8")
+[ "$bf16" = "$mxfp8" ] && grep -q "warning: precision: no products of bf16 are of few bits" said
+result "on an h100 it changes nothing, with a warning" $?
 
 # a cluster of GPUs means plans for GPUs, unless a target is stated
 for row in "cuda cluster=h100x2" "host cluster=laptop" "host cluster=h100x2 target=host"; do
