@@ -51,15 +51,6 @@ void set_items(Group *group, int64_t items, int64_t grain)
     group->instr.launch = (Launch){ .items = items, .grain = grain };
 }
 
-static uint64_t hash_text(const char *s)
-{
-    uint64_t h = 0;
-
-    for (; *s; s++)
-        h = mix64(h, (unsigned char)*s);
-    return h;
-}
-
 /* Dies if the text contains "(null)", printf's output for a missing
  * argument. */
 static void check_text(const char *text)
@@ -74,38 +65,23 @@ static void check_text(const char *text)
         (int)strcspn(from, "\n"), from);
 }
 
-void set_text(Group *group, Arena *a, const char *body)
-{
-    check_text(body);
-    unsigned long long h = hash_text(body);
-    const char *name = strf(a, "k_%016llx", h);
-    Text text = { .arena = a };
-
-    group->instr.kind = Ikernel;
-    group->instr.kernel = intern(name);
-    put(&text,
-        "void %s(void *const *buf, const int64_t *iv,\n"
-        "    int64_t lo, int64_t hi)\n",
-        name);
-    putn(&text, body, strlen(body));
-    group->text = text.s;
-}
-
-/* The name replaces the @ before the parameters. It is the hash of the text. */
 void set_text_named(Group *group, Arena *a, const char *text)
 {
     check_text(text);
-    unsigned long long h = hash_text(text);
-    const char *name = strf(a, "k_%016llx", h);
-    const char *at = strstr(text, "@(");
-    Text t = { .arena = a };
+    Kernel kernel = kernel_new(a, text);
 
     group->instr.kind = Ikernel;
-    group->instr.kernel = intern(name);
-    putn(&t, text, (size_t)(at - text));
-    putn(&t, name, strlen(name));
-    putn(&t, at + 1, strlen(at + 1));
-    group->text = t.s;
+    group->instr.kernel = kernel.name;
+    group->text = kernel.text;
+}
+
+void set_text(Group *group, Arena *a, const char *body)
+{
+    set_text_named(group, a,
+                   strf(a,
+                        "void @(void *const *buf, const int64_t *iv,\n"
+                        "    int64_t lo, int64_t hi)\n%s",
+                        body));
 }
 
 void set_label(Group *group, Arena *a, const Node *n)

@@ -59,7 +59,11 @@ typedef struct Plan {
     Source *source;
 } Plan;
 
-/* signature.c: a line behind "sig"; words of a kernel's instruction from it. */
+/* signature.c: the kernel whose text this is, with its name in place of the @ of
+ * the first "@(". The name is k_ and the hash of the text. */
+Kernel kernel_new(Arena *a, const char *text);
+int kernel_is_named(const Kernel *kernel); /* by the hash of its text? */
+/* A line behind "sig"; words of a kernel's instruction from it. */
 void signature_text(Codec *codec, KernelSignature *signature);
 void set_signature_hash(KernelSignature *signature);
 void bind_signature(Arena *a, const KernelSignature *signature, Instr *instr);

@@ -4,13 +4,15 @@
  *
  * A plan is written for machines first: no columns, integers in decimal, floats
  * in hex so that they come back as they were. Kernel text and Lua sources stand
- * in it byte for byte behind their length. The last line is the XXH3-128 of all
+ * in it byte for byte behind their length. The line "executed" has the XXH3-128
+ * of all before it, which is all that is executed; the last line that of all
  * before. What is read may come from anywhere: nothing here trusts a number.
  * Lists grow by what is read, never by a count that is announced, and what was
  * read is checked by plan_wrong() before anybody sees it.
  *
  *     plan    = "pleat-plan" format head { hf } { shape } { sig } { role }
- *               [ prelude ] [ host ] { kernel } { source } "xxh3" hash
+ *               [ prelude ] [ host ] { kernel } "executed" hash { source }
+ *               "xxh3" hash
  *     head    = "model" name target  "tokens" int  "params" int int
  *               "flops" num  "mesh" world order int*7  { "option" key value }
  *     hf      = "hf" name param { axis "=" int }
@@ -55,7 +57,7 @@
 
 #include "plan.h"
 
-enum { HASHLINE = 5 + 32 + 1 };
+enum { HASHDIGITS = 32, HASHLINE = 5 + HASHDIGITS + 1 };
 
 /* ---- roles --------------------------------------------------------------- */
 
@@ -342,8 +344,46 @@ static void head_text(Codec *codec, Plan *p)
     options_text(codec, p);
 }
 
+static void put_hash(char hash[HASHDIGITS + 1], const char *text, size_t len)
+{
+    XXH128_hash_t h = XXH3_128bits(text, len);
+
+    snprintf(hash, HASHDIGITS + 1, "%016lx%016lx", h.high64, h.low64);
+}
+
+/* begin: of the plan that is read. */
+static void executed_text(Codec *codec, const char *begin)
+{
+    char hash[HASHDIGITS + 1];
+
+    if (codec->in)
+        put_hash(hash, begin, (size_t)(codec->in->p - begin));
+    else
+        put_hash(hash, codec->out->s, codec->out->len);
+    code_expect(codec, "executed");
+    if (strcmp(code_word(codec, hash), hash) != 0)
+        lex_err(codec->in, "what is executed does not have the hash of this "
+                           "line");
+    code_end(codec);
+}
+
+static void texts_text(Codec *codec, Plan *p)
+{
+    if (codec->in ? lex_take(codec->in, "prelude") : p->prelude != NULL)
+        p->prelude = code_text(codec, "prelude", NULL, p->prelude);
+    if (codec->in ? lex_take(codec->in, "host") : p->host != NULL)
+        p->host = code_text(codec, "host", NULL, p->host);
+    for (int i = 0; codec->in ? lex_take(codec->in, "kernel") : i < p->nkernel;
+         i++) {
+        Kernel *kernel = code_at(codec, p->kernel, p->nkernel, i);
+        kernel->text = code_text(codec, "kernel", &kernel->name, kernel->text);
+    }
+}
+
 static void plan_text(Codec *codec, Plan *p)
 {
+    const char *begin = codec->in ? codec->in->p : NULL;
+
     head_text(codec, p);
     for (int i = 0; code_option(codec, "hf", i < p->nhf); i++) {
         hf_text(codec, code_at(codec, p->hf, p->nhf, i));
@@ -357,15 +397,8 @@ static void plan_text(Codec *codec, Plan *p)
     }
     for (int i = 0; code_option(codec, "role", i < p->nrole); i++)
         role_text(codec, code_at(codec, p->role, p->nrole, i));
-    if (codec->in ? lex_take(codec->in, "prelude") : p->prelude != NULL)
-        p->prelude = code_text(codec, "prelude", NULL, p->prelude);
-    if (codec->in ? lex_take(codec->in, "host") : p->host != NULL)
-        p->host = code_text(codec, "host", NULL, p->host);
-    for (int i = 0; codec->in ? lex_take(codec->in, "kernel") : i < p->nkernel;
-         i++) {
-        Kernel *kernel = code_at(codec, p->kernel, p->nkernel, i);
-        kernel->text = code_text(codec, "kernel", &kernel->name, kernel->text);
-    }
+    texts_text(codec, p);
+    executed_text(codec, begin);
     for (int i = 0; codec->in ? lex_take(codec->in, "source") : i < p->nsource;
          i++) {
         Source *source = code_at(codec, p->source, p->nsource, i);
@@ -377,19 +410,15 @@ static void plan_text(Codec *codec, Plan *p)
 
 /* ---- the whole ----------------------------------------------------------- */
 
-static void put_hash(Text *out)
-{
-    XXH128_hash_t h = XXH3_128bits(out->s, out->len);
-    put(out, "xxh3 %016lx%016lx\n", h.high64, h.low64);
-}
-
 char *plan_print(Arena *a, const Plan *p, size_t *len)
 {
     Text out = { .arena = a };
     Plan copy = *p;
+    char hash[HASHDIGITS + 1];
 
     plan_text(&(Codec){ .out = &out }, &copy);
-    put_hash(&out);
+    put_hash(hash, out.s, out.len);
+    put(&out, "xxh3 %s\n", hash);
     *len = out.len;
     return out.s;
 }
@@ -410,14 +439,14 @@ static void bind_kernels(Arena *a, Plan *p)
 size_t plan_verify(const char *text, size_t len, const Loc *loc)
 {
     static const char magic[] = "pleat-plan ";
-    char want[64];
+    char hash[HASHDIGITS + 1];
     if (len < sizeof magic || memcmp(text, magic, sizeof magic - 1))
         err(loc, "not a plan");
     if (len < HASHLINE || memcmp(text + len - HASHLINE, "xxh3 ", 5))
         err(loc, "damaged: the last line is not its hash");
-    XXH128_hash_t h = XXH3_128bits(text, len - HASHLINE);
-    snprintf(want, sizeof want, "xxh3 %016lx%016lx\n", h.high64, h.low64);
-    if (memcmp(text + len - HASHLINE, want, HASHLINE))
+    put_hash(hash, text, len - HASHLINE);
+    if (memcmp(text + len - HASHLINE + 5, hash, HASHDIGITS) ||
+        text[len - 1] != '\n')
         err(loc, "damaged: its text does not have the hash of its last line");
     return len - HASHLINE;
 }

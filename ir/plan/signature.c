@@ -12,12 +12,58 @@
  * whole line: a kernel that is called in place of another, and one that is
  * called with sizes that are not its own, do not pass. Whether the operands are
  * those of the call is looked at call by call (instr_check.c, value_types.c).
+ * The name of a kernel is the hash of its text.
  *
  * Not proved: that the text of a kernel is what its signature says. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include "plan.h"
+
+/* ---- kernels ------------------------------------------------------------- */
+
+enum { NAMEBYTES = 2 + 16 + 1 };
+
+static uint64_t add_text(uint64_t h, const char *s, size_t n)
+{
+    while (n--)
+        h = mix64(h, (unsigned char)*s++);
+    return h;
+}
+
+/* The name of the kernel whose name is the n bytes of the text from byte `at` on.
+ * The hash is of the text with @ in their place. */
+static void put_name(char name[NAMEBYTES], const char *text, size_t at,
+                     size_t n)
+{
+    const char *rest = text + at + n;
+    uint64_t h = mix64(add_text(0, text, at), '@');
+
+    snprintf(name, NAMEBYTES, "k_%016lx", add_text(h, rest, strlen(rest)));
+}
+
+Kernel kernel_new(Arena *a, const char *text)
+{
+    const char *at = strstr(text, "@(");
+    size_t n = (size_t)(at - text);
+    char name[NAMEBYTES];
+
+    put_name(name, text, n, 1);
+    return (Kernel){ intern(name),
+                     strf(a, "%.*s%s%s", (int)n, text, name, at + 1) };
+}
+
+int kernel_is_named(const Kernel *kernel)
+{
+    const char *at = strstr(kernel->text, kernel->name);
+    char name[NAMEBYTES];
+
+    if (!at)
+        return 0;
+    put_name(name, kernel->text, (size_t)(at - kernel->text),
+             strlen(kernel->name));
+    return !strcmp(name, kernel->name);
+}
 
 /* ---- text ---------------------------------------------------------------- */
 

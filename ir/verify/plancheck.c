@@ -225,6 +225,19 @@ static const char *role_wrong(PlanCheck *check)
 
 /* ---- the rest ------------------------------------------------------------ */
 
+/* Kernels of target null have no text. */
+static const char *texts_wrong(const PlanCheck *check)
+{
+    const Plan *p = check->p;
+    for (int i = 0; i < p->nkernel && strcmp(p->target, "null") != 0; i++)
+        if (!kernel_is_named(&p->kernel[i]) && law(Lkernel_text))
+            return strf(check->arena,
+                        "the text of kernel '%s' does not have the hash of its "
+                        "name",
+                        p->kernel[i].name);
+    return NULL;
+}
+
 static const char *kernels_wrong(PlanCheck *check)
 {
     int n = check->p->nkernel;
@@ -236,7 +249,7 @@ static const char *kernels_wrong(PlanCheck *check)
     for (int i = 1; i < n; i++)
         if (check->kernels[i] == check->kernels[i - 1] && law(Lkernels_once))
             return strf(check->arena, "two kernels '%s'", check->kernels[i]);
-    return 0;
+    return texts_wrong(check);
 }
 
 const char *plan_wrong(Arena *a, const Plan *p)

@@ -92,13 +92,8 @@ static void make_base(Base *b)
                                    : b->keys);
     if (b->spread)
         spread_streams(forever, b->plan, 1);
-    Plan bare = *b->plan;
-    bare.prelude = "";
-    bare.kernel = alloc(forever, sizeof *bare.kernel * (size_t)bare.nkernel);
-    for (int i = 0; i < bare.nkernel; i++)
-        bare.kernel[i] = (Kernel){ b->plan->kernel[i].name, "" };
-    bare.nsource = 0;
-    b->text = plan_print(forever, &bare, &b->len);
+    b->plan->nsource = 0;
+    b->text = plan_print(forever, b->plan, &b->len);
 }
 
 void bases_make(Base *b, int n)

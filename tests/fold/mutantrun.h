@@ -8,9 +8,9 @@
 typedef struct Base {
     const char *model, *keys;
     int spread; /* over streams: spread.h */
-    Plan *plan; /* with kernels */
-    char *text;
-    size_t len;      /* without their texts */
+    Plan *plan; /* with the kernels of all */
+    char *text; /* with its own, without sources */
+    size_t len;
     uint64_t digest; /* of what it computes; 0: not run yet */
 } Base;
 

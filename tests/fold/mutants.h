@@ -28,14 +28,6 @@ int mutant_damage(Mutant *m, int k);
  * tokens = 4": of that with the name; "gemm m = 9": that field of some
  * instruction of the kind. Several, with ";" between them, are one mutant. */
 int mutant_set(Mutant *m, const char *what);
-/* Whose operands lie in the device's memory; as well, of a plan where both have
- * texts of their own, that nobody calls. */
-int kernel_of_host(Mutant *m);
-int text_of_both(Mutant *m);
-/* In the first micro-batch a product is stored over what another made, a kernel
- * that can but add. */
-int stores_over(Mutant *m);
-int stores_not(Mutant *m);
 int mutant_sign(Mutant *m); /* the calls repeat what signatures say now; 1 */
 void **args_of(Mutant *m, Instr *s, FieldType type); /* a vec of addresses */
 

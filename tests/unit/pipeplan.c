@@ -14,20 +14,19 @@
 
 static const char prelude[] =
     "#include <stdint.h>\n"
-    "#define K(name) void name(void *const *b, const int64_t *iv, "
-    "int64_t lo, int64_t hi)\n";
+    "#define ARGS void *const *b, const int64_t *iv, int64_t lo, int64_t hi\n";
 
 /* clang-format off */
 static const Kernel kernels[] = {
-    {"k_init", "K(k_init) {\n"
+    {"k_init", "void @(ARGS) {\n"
      "    double *w = b[0];\n"
      "    for (int64_t i = lo; i < hi; i++) w[i] = 0.25 * (double)(i + iv[0]);\n"
      "}\n"},
-    {"k_f0", "K(k_f0) {\n"
+    {"k_f0", "void @(ARGS) {\n"
      "    const double *x = b[0], *a = b[1]; double *k = b[2], *h = b[3];\n"
      "    for (int64_t i = lo; i < hi; i++) k[i] = x[i], h[i] = a[i] * x[i];\n"
      "}\n"},
-    {"k_f1", "K(k_f1) {\n"
+    {"k_f1", "void @(ARGS) {\n"
      "    const double *h = b[0], *w = b[1], *t = b[2]; double *e = b[4];\n"
      "    const int64_t *m = b[3]; double *loss = b[5];\n"
      "    for (int64_t i = lo; i < hi; i++) {\n"
@@ -35,18 +34,18 @@ static const Kernel kernels[] = {
      "        double r = w[i] * h[i] - t[i];\n"
      "        e[i] = c * r; loss[0] += c * r * r / 2;\n"
      "    }\n}\n"},
-    {"k_b1", "K(k_b1) {\n"
+    {"k_b1", "void @(ARGS) {\n"
      "    const double *h = b[0], *e = b[1], *w = b[2]; double *g = b[3];\n"
      "    double *d = b[4];\n"
      "    for (int64_t i = lo; i < hi; i++)\n"
      "        g[i] += e[i] * h[i], d[i] = e[i] * w[i];\n"
      "}\n"},
-    {"k_b0", "K(k_b0) {\n"
+    {"k_b0", "void @(ARGS) {\n"
      "    const double *d = b[0], *x = b[1], *k = b[2]; double *g = b[3];\n"
      "    for (int64_t i = lo; i < hi; i++)\n"
      "        g[i] += d[i] * (x[i] + k[i]) / 2;\n"
      "}\n"},
-    {"k_update", "K(k_update) {\n"
+    {"k_update", "void @(ARGS) {\n"
      "    const double *g = b[1], *lr = b[2]; double *w = b[0];\n"
      "    for (int64_t i = lo; i < hi; i++) w[i] -= lr[0] * g[i];\n"
      "}\n"},

@@ -9,15 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include "lives.h"
+#include "mend.h"
 #include "tinyplan.h"
 
 /* ---- a plan of n layers -------------------------------------------------- */
 
 enum { PARAM = 4096, ACT = 1024 };
+#define KERNEL "k_94465bb235c80022" /* of plan_of */
 
 typedef struct Made {
     Arena *arena;
@@ -61,7 +61,7 @@ static Instr *instr(Made *m, InstrKind kind, const char *label, int nbuf,
     s.buf = alloc(m->arena, (size_t)nbuf * sizeof *s.buf);
     memcpy(s.buf, buf, (size_t)nbuf * sizeof *buf);
     if (kind == Ikernel) {
-        s.kernel = "k_silu";
+        s.kernel = KERNEL;
         s.launch = (Launch){ .items = 256, .grain = 64 };
         s.nword = 1;
         s.word = alloc(m->arena, sizeof *s.word);
@@ -150,7 +150,6 @@ static Plan *plan_of(Arena *a, int n)
     Made m = { .arena = a };
     Plan *p = alloc(a, sizeof *p);
     int64_t size[NMESH] = { [Mtp] = 2, [Mep] = 2 }, base = (int64_t)n * PARAM;
-    static Kernel kernel = { "k_silu", "void k_silu(void) {}\n/* \"}\" */" };
     static Source source = { "tiny model.lua", "-- a model\nloss('x', y)\n" };
     static HfMap hf = {
         .hf = "model.{i}.w",
@@ -162,6 +161,9 @@ static Plan *plan_of(Arena *a, int n)
         .dim = { { 2, { { "hidden", 64, 0, 64 }, { NULL, 1, 0, 1 } } } }
     };
 
+    Kernel *kernel = alloc(a, sizeof *kernel);
+    *kernel = kernel_new(a, "void @(void) {}\n/* \"}\" */");
+    assert_string_equal(kernel->name, KERNEL);
     for (int i = 0; i < n; i++)
         layer(&m, i, base);
     *p = (Plan){
@@ -177,7 +179,7 @@ static Plan *plan_of(Arena *a, int n)
         .role = &m.r,
         .prelude = "#include <x>\n",
         .nkernel = 1,
-        .kernel = &kernel,
+        .kernel = kernel,
         .nhf = 1,
         .hf = &hf,
         .nsource = 1,
@@ -343,19 +345,6 @@ static Plan *try_parse(Arena *a, const char *s, size_t n)
     return p;
 }
 
-enum { HASHLINE = 38 };
-
-/* Replace the last line by the hash of what is before it. */
-static void rehash(char *s, size_t n)
-{
-    char line[64];
-    XXH128_hash_t h = XXH3_128bits(s, n - HASHLINE);
-
-    snprintf(line, sizeof line, "xxh3 %016llx%016llx\n",
-             (unsigned long long)h.high64, (unsigned long long)h.low64);
-    memcpy(s + n - HASHLINE, line, HASHLINE);
-}
-
 /* ---- tests --------------------------------------------------------------- */
 
 static void comes_back(void **state)
@@ -496,13 +485,13 @@ static const struct { const char *was, *is, *said; } lies[] = {
     { "128+-64*a0", "128+-64*a9", "atoms that the mesh" },
     { "128+-64*a0", "128+-64*a99", "atom 99 of 16" },
     { "128+-64*a0", "128+99999999999999999999*a0", "too large" },
-    { "sig k_silu", "sig k_gelu", "not in the plan" },
-    { "sig k_silu 00", "sig k_silu 01", "is no call of 'k_silu'" },
-    { "sig k_silu 00", "sig k_silu 0x", "is no hash" },
-    { "( b f32 256 )", "( b f32 255 )", "is no call of 'k_silu'" },
+    { "sig " KERNEL "", "sig k_gelu", "not in the plan" },
+    { "sig " KERNEL " 00", "sig " KERNEL " 01", "is no call of '" KERNEL "'" },
+    { "sig " KERNEL " 00", "sig " KERNEL " 0x", "is no hash" },
+    { "( b f32 256 )", "( b f32 255 )", "is no call of '" KERNEL "'" },
     { "( b f32 256 )", "( x f32 255 )", "no use 'x'" },
     { "( b f32 256 )", "( b f32 -1 )", "extent is -1" },
-    { "grain=64", "grain=65", "is no call of 'k_silu'" },
+    { "grain=64", "grain=65", "is no call of '" KERNEL "'" },
     { "items=256", "items=-256", "has a 'items' out of its range" },
     { "sig=1", "sig=2", "signature that does not exist" },
     { "sig=1", "sig=0", NULL }, /* they are equal */
@@ -515,8 +504,9 @@ static const struct { const char *was, *is, *said; } lies[] = {
     { "out loss f32 8", "out loss f32 9", "does not exist" },
     { "out loss f32 8", "out loss f64 8", "larger than its buffer" },
     { "hidden 64 0 64", "hidden 64 1 64", "beyond an axis" },
-    { "kernel k_silu 30", "kernel k_silu 9999999999", "length is 9999999999" },
-    { "kernel k_silu 30", "kernel k_silu 29", "m.plan:" },
+    { "kernel " KERNEL " 42", "kernel " KERNEL " 9999999999", "length is 9999999999" },
+    { "kernel " KERNEL " 42", "kernel " KERNEL " 41", "m.plan:" },
+    { "(void) {}", "(void) ;}", "'" KERNEL "' does not have the hash of its name" },
     { "role arena 14592", "role arena 14338", "lie in an arena" },
     { "mesh 4 tp-cp-dp-pp 2", "mesh 4 tp-cp-dp-pp 3", "the world has 4 ranks" },
     { "option train.lr", "option train.lrr", "did you mean 'train.lr'" },
@@ -586,9 +576,33 @@ static char *replaced(Arena *a, const char *s, size_t n, const char *was,
     putn(&t, s, (size_t)(at - s));
     putn(&t, is, strlen(is));
     putn(&t, at + strlen(was), n - (size_t)(at - s) - strlen(was));
-    rehash(t.s, t.len);
+    mend_plan(t.s, t.len, 1);
     *len = t.len;
     return t.s;
+}
+
+/* Any byte of what is executed, and the last line mended. */
+static void executed_bytes_count(void **state)
+{
+    (void)state;
+    Arena *a = arena_new();
+    size_t n;
+    char *s = plan_print(a, plan_of(a, 2), &n);
+    const char *end = strstr(s, "\nexecuted ");
+
+    for (char *at = s; at <= end; at++) {
+        Arena *b = arena_new();
+        *at ^= 1;
+        mend_plan(s, n, 0);
+        assert_null(try_parse(b, s, n));
+        *at ^= 1;
+        arena_free(b);
+    }
+    const char *source = strstr(end, "a model");
+    s[source - s] ^= 1;
+    mend_plan(s, n, 0);
+    assert_non_null(try_parse(a, s, n));
+    arena_free(a);
 }
 
 static void lies_are_refused(void **state)
@@ -739,12 +753,12 @@ static void hostile_plans(void **state)
 
     for (int i = 0; i < rounds; i++) {
         Arena *b = arena_new();
-        size_t m = (i % 2 ? two : n) - HASHLINE;
+        size_t m = (i % 2 ? two : n) - PLANHASHLINE;
         memcpy(t, i % 2 ? stages : one, m);
         for (uint32_t k = chance() % 4 + 1; k--;)
             mutate(t, &m);
-        rehash(t, m + HASHLINE);
-        taken += try_parse(b, t, m + HASHLINE) != NULL;
+        mend_plan(t, m + PLANHASHLINE, 1);
+        taken += try_parse(b, t, m + PLANHASHLINE) != NULL;
         assert_true(arena_used(b) < (size_t)4 << 20);
         arena_free(b);
     }
@@ -867,6 +881,7 @@ int main(void)
         cmocka_unit_test(stages_come_back),
         cmocka_unit_test(time_of_stages),
         cmocka_unit_test(every_byte_counts),
+        cmocka_unit_test(executed_bytes_count),
         cmocka_unit_test(lies_are_refused),
         cmocka_unit_test(lies_of_stages_are_refused),
         cmocka_unit_test(runs_of_buckets),

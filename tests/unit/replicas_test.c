@@ -14,7 +14,7 @@
 #include "tinyplan.h"
 
 static const char k_flip[] = /* values step; rank, the one, its step, byte */
-    "K(k_flip)\n{\n"
+    "void @(ARGS)\n{\n"
     "    uint8_t *p = b[0]; const int64_t *step = b[1];\n"
     "    if (iv[0] == iv[1] && *step == iv[2]) p[iv[3]] ^= 1;\n"
     "    (void)lo; (void)hi;\n}\n";

@@ -9,8 +9,7 @@
 static const char prelude[] =
     "#include <stdint.h>\n"
     "#include <math.h>\n"
-    "#define K(name) void name(void *const *b, const int64_t *iv, "
-    "int64_t lo, int64_t hi)\n"
+    "#define ARGS void *const *b, const int64_t *iv, int64_t lo, int64_t hi\n"
     "static inline float up(uint16_t x)\n"
     "{ union { uint32_t u; float f; } v = {(uint32_t)x << 16}; return v.f; }\n"
     "static inline uint16_t down(float f)\n"
@@ -20,7 +19,7 @@ static const char prelude[] =
 
 /* iv of all: items, grain, then as named. */
 static const char k_init[] = /* w master m; vocab first rows */
-    "K(k_init)\n{\n"
+    "void @(ARGS)\n{\n"
     "    uint16_t *w = b[0]; float *master = b[1], *m = b[2];\n"
     "    for (int64_t r = lo; r < hi; r++)\n"
     "        for (int64_t c = 0; c < iv[0]; c++) {\n"
@@ -31,12 +30,12 @@ static const char k_init[] = /* w master m; vocab first rows */
     "            master[k] = v; m[k] = 0;\n"
     "        }\n}\n";
 static const char k_den[] = /* labels den; tokens */
-    "K(k_den)\n{\n"
+    "void @(ARGS)\n{\n"
     "    const int32_t *y = b[0]; float *den = b[1];\n"
     "    for (int64_t i = 0; i < iv[0]; i++) den[0] += y[i] >= 0;\n"
     "    (void)lo; (void)hi;\n}\n";
 static const char k_body[] = /* w tokens labels grad loss; vocab tokens */
-    "K(k_body)\n{\n"
+    "void @(ARGS)\n{\n"
     "    const uint16_t *w = b[0]; const int32_t *x = b[1], *y = b[2];\n"
     "    float *grad = b[3]; double *loss = b[4], p[64];\n"
     "    int64_t V = iv[0];\n"
@@ -50,7 +49,7 @@ static const char k_body[] = /* w tokens labels grad loss; vocab tokens */
     "            grad[x[i] * V + c] += (float)(p[c] / z - (c == y[i]));\n"
     "    }\n    (void)lo; (void)hi;\n}\n";
 static const char k_update[] = /* gshard den m master wshard lr; vocab */
-    "K(k_update)\n{\n"
+    "void @(ARGS)\n{\n"
     "    const float *g = b[0], *den = b[1], *lr = b[5];\n"
     "    float *m = b[2], *master = b[3]; uint16_t *w = b[4];\n"
     "    for (int64_t i = lo * iv[0]; i < hi * iv[0]; i++) {\n"
@@ -59,7 +58,7 @@ static const char k_update[] = /* gshard den m master wshard lr; vocab */
     "        w[i] = down(master[i]);\n"
     "    }\n}\n";
 static const char k_result[] = /* loss den out ok count; counts */
-    "K(k_result)\n{\n"
+    "void @(ARGS)\n{\n"
     "    const double *loss = b[0]; const float *den = b[1];\n"
     "    float *out = b[2], *ok = b[3]; int64_t *count = b[4];\n"
     "    out[0] = (float)(loss[0] / den[0]);\n"
@@ -67,7 +66,7 @@ static const char k_result[] = /* loss den out ok count; counts */
     "    count[0] += iv[0];\n"
     "    (void)lo; (void)hi;\n}\n";
 static const char k_logits[] = /* w tokens logits; vocab */
-    "K(k_logits)\n{\n"
+    "void @(ARGS)\n{\n"
     "    const uint16_t *w = b[0]; const int32_t *x = b[1]; float *y = b[2];\n"
     "    for (int64_t i = lo; i < hi; i++)\n"
     "        for (int64_t c = 0; c < iv[0]; c++)\n"
@@ -422,8 +421,13 @@ static KernelSignature declared(const Role *r, const Instr *s)
     return d;
 }
 
-static void sign(Plan *p, const Role *r, Instr *s)
+static void sign(Plan *p, const Role *r, Instr *s, const Kernel *named)
 {
+    for (int i = 0; i < p->nkernel; i++)
+        if (!strcmp(p->kernel[i].name, s->kernel)) {
+            s->kernel = named[i].name;
+            break;
+        }
     KernelSignature d = declared(r, s);
 
     vec_push(forever, p->sig, d);
@@ -433,6 +437,12 @@ static void sign(Plan *p, const Role *r, Instr *s)
 
 void sign_kernels(Plan *p)
 {
+    Kernel *named = alloc(forever, sizeof *named * (size_t)p->nkernel);
+
+    for (int i = 0; i < p->nkernel; i++)
+        named[i] = strstr(p->kernel[i].text, "@(")
+                       ? kernel_new(forever, p->kernel[i].text)
+                       : p->kernel[i];
     p->nsig = 0;
     p->sig = NULL;
     for (int r = 0; r < p->nrole; r++)
@@ -440,8 +450,9 @@ void sign_kernels(Plan *p)
             const Program *g = &p->role[r].prog[k];
             for (int i = 0; i < g->ninstr; i++)
                 if (g->instr[i].kind == Ikernel)
-                    sign(p, &p->role[r], &g->instr[i]);
+                    sign(p, &p->role[r], &g->instr[i], named);
         }
+    p->kernel = named;
 }
 
 Plan *tiny_plan(int64_t dp, const char *keys)
