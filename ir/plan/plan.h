@@ -59,8 +59,8 @@ typedef struct Plan {
     Source *source;
 } Plan;
 
-/* signature.c: the kernel whose text this is, with its name in place of the @ of
- * the first "@(". The name is k_ and the hash of the text. */
+/* signature.c: the kernel whose text this is, with its name in place of the @
+ * of the first "@(". The name is k_ and the hash of the text. */
 Kernel kernel_new(Arena *a, const char *text);
 int kernel_is_named(const Kernel *kernel); /* by the hash of its text? */
 /* A line behind "sig"; words of a kernel's instruction from it. */

@@ -31,8 +31,8 @@ static uint64_t add_text(uint64_t h, const char *s, size_t n)
     return h;
 }
 
-/* The name of the kernel whose name is the n bytes of the text from byte `at` on.
- * The hash is of the text with @ in their place. */
+/* The name of the kernel whose name is the n bytes of the text from byte `at`
+ * on. The hash is of the text with @ in their place. */
 static void put_name(char name[NAMEBYTES], const char *text, size_t at,
                      size_t n)
 {

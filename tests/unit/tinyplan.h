@@ -11,8 +11,8 @@ enum { TINYVOCAB = 16, TINYSEQ = 8, TINYBATCH = 2 };
  * sequences whatever dp is. */
 Plan *tiny_plan(int64_t dp, const char *keys);
 /* Each kernel's call in a plan made by hand gets a signature of its own, by its
- * kernel, words, rw (null: all b) and buffers. Kernels with @( in their text get
- * the name of kernel_new. */
+ * kernel, words, rw (null: all b) and buffers. Kernels with @( in their text
+ * get the name of kernel_new. */
 void sign_kernels(Plan *p);
 
 #endif
