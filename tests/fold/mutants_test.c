@@ -1,8 +1,9 @@
 /* mutants_test: the verifier against damaged plans. Plans of many models in
  * many folds are changed in one place each (mutants.c, fields.c), printed with
- * a valid hash and read again. What is not refused is run, and must give the
- * bits of the original: then the damage means nothing. All of the plans
- * themselves must be accepted.
+ * valid hashes and read again. What is not refused is run, and must give the
+ * bits of the original: then the damage means nothing. With the line "executed"
+ * of the original each is refused. So is each plan with another byte in the
+ * texts of kernels. All of the plans themselves must be accepted.
  *
  *     mutants_test                600 mutants of a few plans
  *     PLEAT_ALL=1 mutants_test    10,000 of all
@@ -12,13 +13,14 @@
 #include <string.h>
 
 #include "mutantrun.h"
+#include "../unit/mend.h"
 
 enum { FEW = 320, MANY = 10000 };
 
 /* Share of the mutants that change a result which must be refused. */
 static const double GOAL = 0.995;
 
-static int failed;
+static int failed, unsigned_taken;
 
 static void say(int ok, const char *what)
 {
@@ -55,6 +57,38 @@ static void show(const Base *b, int kind, const char *text, size_t len,
     fflush(stdout);
 }
 
+/* Is it refused when only its last line is mended? Changes text. */
+static int is_signed(const Base *b, char *text, size_t len)
+{
+    Arena *a = arena_new();
+    memcpy(executed_hash(text, len), executed_hash(b->text, b->len),
+           HASHDIGITS);
+    mend_plan(text, len, 0);
+    int refused = !base_parse(a, text, len);
+    arena_free(a);
+    return refused;
+}
+
+/* Of n plans with another byte in a text, how many are taken; of them those in
+ * texts of kernels with all hashes mended but their names. */
+static int texts_taken(const Base *b, int n, uint64_t seed)
+{
+    int taken = 0;
+    for (int i = 0; i < n; i++) {
+        Arena *a = arena_new();
+        char *s = memcpy(alloc(a, b->len + 1), b->text, b->len);
+        char *from = memmem(s, b->len, "\nprelude ", 9);
+        char *kernels = memmem(s, b->len, "\nkernel k_", 10);
+        size_t bytes = (size_t)(executed_hash(s, b->len) - 10 - from);
+        char *at = from + 1 + mix64(seed, (uint64_t)i) % (bytes - 1);
+        *at ^= (char)(1 << i % 7);
+        mend_plan(s, b->len, at > kernels);
+        taken += base_parse(a, s, b->len) != NULL;
+        arena_free(a);
+    }
+    return taken;
+}
+
 /* What became of one mutant; NVERDICT: there is no such place in the plan.
  * only: others than of this kind are taken to be refused. */
 static Verdict try_one(Base *b, int kind, uint64_t seed, const char *only)
@@ -71,6 +105,7 @@ static Verdict try_one(Base *b, int kind, uint64_t seed, const char *only)
         v = looked_at ? base_verdict(b, text, len) : REFUSED;
         if (v > SAME || (looked_at && getenv("PLEAT_SAY")))
             show(b, kind, text, len, v);
+        unsigned_taken += !is_signed(b, text, len);
     }
     arena_free(a);
     return v;
@@ -116,7 +151,8 @@ int main(int argc, char **argv)
     int all = getenv("PLEAT_ALL") != NULL, kinds = mutant_kinds();
     int want = argc > 1 ? atoi(argv[1]) : all ? MANY : FEW, made = 0;
     uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
-    int count[NVERDICT + 1] = { 0 }, nb = all ? NBASE : NFEW, used = 0;
+    int count[NVERDICT + 1] = { 0 }, nb = all ? NBASE : NFEW, used = 0,
+                         texts = 0;
     char *seen = alloc(forever, (size_t)kinds + 1);
 
     bases_make(bases, nb);
@@ -131,6 +167,10 @@ int main(int argc, char **argv)
         used += v != NVERDICT && !seen[kind];
         seen[kind] |= v != NVERDICT;
     }
+    for (int i = 0; i < nb; i++)
+        texts += texts_taken(&bases[i], all ? 1000 : 20, seed);
+    say(!texts, "another byte in a text is refused");
+    say(!unsigned_taken, "what has only the last line mended is refused");
     int holes = count[OTHER] + count[STOPPED] + count[CRASHED];
     printf("# %d mutants of %d kinds: %d refused, %d compute the same, %d "
            "something else, %d stop, %d crash\n",

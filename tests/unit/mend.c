@@ -7,8 +7,6 @@
 
 #include "mend.h"
 
-enum { HASHDIGITS = 32 };
-
 /* The digits at `to`: of all before `end`. */
 static void sign(const char *s, const char *end, char *to)
 {
@@ -20,18 +18,26 @@ static void sign(const char *s, const char *end, char *to)
     memcpy(to, hash, HASHDIGITS);
 }
 
+enum { WORD = 10 }; /* bytes of "\nexecuted " */
+
+char *executed_hash(char *s, size_t n)
+{
+    char *end = s + n, *hash = NULL;
+
+    for (char *at = s;
+         (at = memmem(at, (size_t)(end - at), "\nexecuted ", WORD)); at++)
+        hash = at + WORD;
+    return hash && hash + HASHDIGITS < end - PLANHASHLINE ? hash : NULL;
+}
+
 void mend_plan(char *s, size_t n, int executed)
 {
-    static const char word[] = "\nexecuted ";
-    size_t len = sizeof word - 1;
-    char *end = s + n, *line = NULL;
+    char *end = s + n, *hash = n < PLANHASHLINE ? NULL : executed_hash(s, n);
 
     if (n < PLANHASHLINE)
         return;
-    for (char *at = s; (at = memmem(at, (size_t)(end - at), word, len)); at++)
-        line = at;
-    if (executed && line && line + len + HASHDIGITS < end - PLANHASHLINE)
-        sign(s, line + 1, line + len);
+    if (executed && hash)
+        sign(s, hash - WORD + 1, hash);
     memcpy(end - PLANHASHLINE, "xxh3 ", 5);
     sign(s, end - PLANHASHLINE, end - PLANHASHLINE + 5);
     end[-1] = '\n';
