@@ -112,6 +112,9 @@ static const char *set_wrong(const PlanCheck *check)
                                 "is not in its place");
         last = k;
     }
+    if (role_prog(role, PGstep) < 0 && role->nprog &&
+        program_trains(role->prog->kind) && law(Lstep_there))
+        return program_told(check, role->prog->kind, "is beside no step");
     const char *why = init_wrong(check);
     why = why ? why : numbers_wrong(check);
     return why ? why : fallback_wrong(check);

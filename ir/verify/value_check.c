@@ -103,6 +103,11 @@ static const char *reads(ValueFlow *flow, const Instr *instr, int i)
     const Buf *b = &flow->c->r->buf[instr->buf[i]];
     if (stores_first(instr, i) && !flow->runs[flow->phase])
         return 0;
+    if (instr->last_only && use->make && use->read > 0 &&
+        flow->made[use->read].instr < flow->g->phase[flow->phase].first &&
+        law(Llast_adds))
+        return strf(flow->c->arena, "adds to '%s' in the last run alone",
+                    b->name);
     if (flow->between && flow->brief[instr->buf[i]])
         return 0;
     BufferState *p = place_of(flow, instr->buf[i]);

@@ -236,6 +236,8 @@ static const Row rows[] = {
     { Lmust_write, WINDOW, "program kind = 1", NULL },
     { Linit_there, CHOOSES, "programs: drop", NULL },
     { Lnumbers_made, NUMBERS, "tensor kind @ embed = 1", NULL },
+    { Lstep_there, MIX, "program kind @ step = 1", NULL },
+    { Llast_adds, MIX, "instr last_only: near", NULL },
     { Lfallback_there, WINDOW, "out name @ loss = overflow; buf name @ result.loss = result.overflow", NULL },
     { Lhf_unrolled, SHARDS, "hf fixed = 1000000", NULL },
     { Lchannel_order, TIED, "swap neighbours", NULL },
