@@ -766,6 +766,21 @@ static Node *product(Graph *g, Node *n, const char *sent,
     return permuted(g, n, &was, n);
 }
 
+/* ---- states of the host's memory ----------------------------------------- */
+
+/* A state that moves to the host is written by a copy, which keeps the order of
+ * axes; a kernel of the device writes elements to their places. */
+static Node *written(Graph *g, Node *n)
+{
+    DimOrder order = { 0 };
+
+    if (goes_to_host(g, n->in[0])) {
+        add_dims(&order, n->in[0], NULL, NULL);
+        n->in[1] = permuted(g, n->in[1], &order, n);
+    }
+    return n;
+}
+
 /* ---- entry --------------------------------------------------------------- */
 
 /* By id: is it sent (sent_values); a sum of what is rounded (rounded_sums)? */
@@ -787,6 +802,7 @@ static Node *legal(Graph *g, Node *n, void *ctx)
     case Oscatter_add: return scattered(g, n);
     case Oroute: return to_places(g, n);
     case Odropout: return dropped(g, n);
+    case Owrite: return written(g, n);
     case Oamax:
     case Ohadamard:
     case Oquantize:

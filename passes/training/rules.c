@@ -13,13 +13,26 @@ static const Node *parameter_of(const Node *optimizer)
     return body->node[i];
 }
 
+/* Has the tensor the axes that the parameter is declared with? The fold pads
+ * those of experts. */
+static int has_declared_dims(const Node *n, const Param *param)
+{
+    Dim dim[MAXD];
+
+    for (int i = 0; i < param->nd; i++) {
+        Axis *a = unpadded(param->dim[i].a);
+        dim[i] = a == param->dim[i].a ? param->dim[i] : (Dim){ a, a->n };
+    }
+    return has_dims(n, dim, param->nd);
+}
+
 int optimizer_fits(const Node *n, const Param *param)
 {
     if (n->op != Ooptimizer ||
         !pattern_match(n->at.optimizer.params, param->path))
         return 0;
     const Node *p = parameter_of(n);
-    return !p->nd || has_dims(p, param->dim, param->nd);
+    return !p->nd || has_declared_dims(p, param);
 }
 
 int is_elementwise_rule(const UpdateRule *rule)

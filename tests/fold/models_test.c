@@ -164,6 +164,8 @@ static const Fold some[] = {
     { "tests/models/folds.lua",          2, 1, 2, 4, 1, "train.optimizer=lion" },
     { "tests/models/folds.lua",          2, 1, 2, 4, 1, "train.optimizer=muon" },
     { "tests/models/folds.lua",          1, 2, 2, 2, 1, "train.optimizer=muon fold.zero=3" },
+    { "tests/models/folds.lua",          2, 1, 2, 4, 1, "train.optimizer=muon axes.expert=6" },
+    { "tests/models/folds.lua",          1, 1, 2, 2, 1, "train.optimizer=muon train.offload=moments" },
     { "tests/models/tied.lua",           1, 1, 2, 2, 1, PP2 " train.optimizer=muon fold.zero=2" },
     { "tests/models/zoo.lua",            2, 2, 2, 4, 1, "train.optimizer=muon" },
     /* Equal tokens, whose weights differ in their last bits only.           */

@@ -321,9 +321,10 @@ static void fake_lower(Graph *g, Group *k, Arena *a)
     k->arg = alloc(a, sizeof(Node *) * (size_t)k->narg);
     memcpy(k->arg, k->in, sizeof(Node *) * (size_t)k->nin);
     memcpy(k->arg + k->nin, k->out, sizeof(Node *) * (size_t)k->nout);
-    k->text = "{}";
+    Kernel kernel = kernel_new(forever, "void @(void) {}");
+    k->text = kernel.text;
     k->instr = (Instr){ .kind = Ikernel,
-                        .kernel = "k",
+                        .kernel = kernel.name,
                         .launch = { .grain = 1 },
                         .label = k->out[0]->name };
     k->inplace = alloc(a, sizeof *k->inplace * (size_t)(k->nin + 1));

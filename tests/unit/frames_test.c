@@ -35,9 +35,10 @@ static void fake_lower(Graph *g, Group *k, Arena *a)
     memcpy(k->arg, k->in, sizeof(Node *) * (size_t)k->nin);
     if (n->op != Osend)
         memcpy(k->arg + k->nin, k->out, sizeof(Node *) * (size_t)k->nout);
-    k->text = "{}";
+    Kernel kernel = kernel_new(forever, "void @(void) {}");
+    k->text = kernel.text;
     k->instr = (Instr){ .kind = Ikernel,
-                        .kernel = "k",
+                        .kernel = kernel.name,
                         .launch = { .grain = 1 },
                         .label = n->name };
     if (moves) {
