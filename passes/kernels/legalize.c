@@ -774,7 +774,7 @@ static Node *written(Graph *g, Node *n)
 {
     DimOrder order = { 0 };
 
-    if (goes_to_host(g, n->in[0])) {
+    if (g->opts && goes_to_host(g, n->in[0])) {
         add_dims(&order, n->in[0], NULL, NULL);
         n->in[1] = permuted(g, n->in[1], &order, n);
     }
