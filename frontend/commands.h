@@ -38,6 +38,9 @@ void report_line(FILE *out, const char *name, const Plan *p);
 void report_fold(FILE *out, const Plan *p);               /* fold.c */
 void report_rank(FILE *out, const Plan *p, int64_t rank); /* rank.c */
 void report_memory(FILE *out, const Plan *p);
+/* The texts of the kernel called `name` and of those that instructions with
+ * this label call, each below its calls. err(): there is none. */
+void report_kernel(FILE *out, const Plan *p, const char *name);
 
 /* "layers.*.attn.wq" of "layers.3.attn.wq", interned, and the first number. */
 const char *pattern_of(const char *path, int64_t *number);
@@ -168,7 +171,7 @@ typedef struct Args {
     Text ready;       /* its text, when it is executed as it is */
     const char *out, *dump, *stop, *prog, *prompt, *memory, *html, *trace;
     const char *schedule, *csv, *fold, *json, *dot, *choices, *perplexity;
-    const char *snapshot, *calibrate, *raw;
+    const char *snapshot, *calibrate, *raw, *kernel;
     double temperature, seconds, every;
     int again;             /* another plan of the run was made */
     int runs;              /* the plan is for a run that keeps a log */

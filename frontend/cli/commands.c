@@ -296,7 +296,9 @@ int cmd_show(Args *args)
         report_rank(stdout, p, args->rank);
     if (args->memory)
         report_memory(stdout, p);
-    else if (!args->html && !args->trace && !args->snapshot &&
+    if (args->kernel)
+        report_kernel(stdout, p, args->kernel);
+    else if (!args->memory && !args->html && !args->trace && !args->snapshot &&
              !args->schedule && !args->csv && args->rank < 0)
         report_plan(stdout, p);
     for (int i = 0; i < countof(out); i++)

@@ -392,3 +392,76 @@ void report_memory(FILE *out, const Plan *p)
         }
     }
 }
+
+/* ---- show --kernel ------------------------------------------------------- */
+
+typedef struct KernelName { /* what --kernel takes */
+    const char *name;       /* the kernel's own, or the label of a call */
+    const char *kernel;
+    const char *call; /* a comment in C that says where it is, or "" */
+} KernelName;
+
+/* The name of the kernel that an instruction calls; null: none. */
+static const char *called_kernel(const Plan *p, const Instr *instr)
+{
+    if (!moves_rows(instr->kind))
+        return instr->kernel;
+    return instr->rows.kernel < 0 ? NULL : p->kernel[instr->rows.kernel].name;
+}
+
+/* Adds the calls of a stage's program to the vec. */
+static void add_calls(KernelName **v, const Plan *p, int stage,
+                      const Program *prog)
+{
+    for (int i = 0; i < prog->ninstr; i++) {
+        const Instr *instr = &prog->instr[i];
+        const char *kernel = called_kernel(p, instr), *s = instr_label(instr);
+        const char *call =
+            strf(forever, "// stage %d, program %s, instruction %d '%s'%s\n",
+                 stage, programnames[prog->kind], i, s,
+                 place_text(forever, instr->file, instr->line));
+        if (kernel)
+            vec_push(forever, *v, ((KernelName){ s, kernel, call }));
+    }
+}
+
+/* Prints the calls and the text of a kernel if `name` is one of its names in v;
+ * else returns 0. */
+static int print_kernel(FILE *out, const Kernel *kernel, const KernelName *v,
+                        const char *name)
+{
+    Text calls = { .arena = forever };
+    int named = 0;
+
+    for (size_t i = 0; i < vec_len(v); i++)
+        if (!strcmp(v[i].kernel, kernel->name)) {
+            put(&calls, "%s", v[i].call);
+            named |= !strcmp(v[i].name, name);
+        }
+    if (named)
+        fprintf(out, "%s%s\n", calls.s, kernel->text);
+    return named;
+}
+
+void report_kernel(FILE *out, const Plan *p, const char *name)
+{
+    KernelName *v = NULL;
+    const char **names = NULL; /* vec */
+    int found = 0;
+
+    if (!strcmp(p->target, "null"))
+        err(NULL, "kernels of a plan for target=null have no text");
+    for (int i = 0; i < p->nkernel; i++)
+        vec_push(forever, v,
+                 ((KernelName){ p->kernel[i].name, p->kernel[i].name, "" }));
+    for (int i = 0; i < p->nrole; i++)
+        for (int k = 0; k < p->role[i].nprog; k++)
+            add_calls(&v, p, i, &p->role[i].prog[k]);
+    for (int i = 0; i < p->nkernel; i++)
+        found |= print_kernel(out, &p->kernel[i], v, name);
+    for (size_t i = 0; i < vec_len(v); i++)
+        vec_push(forever, names, v[i].name);
+    if (!found)
+        err(NULL, "no kernel and no call of a kernel is named '%s'%s", name,
+            did_you_mean(name, names, vec_len(names)));
+}

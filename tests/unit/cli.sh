@@ -8,7 +8,7 @@ dir=$PWD/build/tests/cli
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 wide="axes.batch=2 axes.seq=16 train.batch=4" thin="axes.hidden=16 axes.ffn=16"
 small="$wide $thin"
-printf '1..%d\n' $((127 + $(ls models/*.lua | wc -l)))
+printf '1..%d\n' $((138 + $(ls models/*.lua | wc -l)))
 . tests/expect
 
 is "-h prints the commands" 0 "$PLEAT" -h
@@ -55,6 +55,21 @@ is "show prints the limit" 0 sh -c \
     "$PLEAT show $dir/little.plan | grep '^  limit  *42.20 MiB'"
 is "show prints what rebuilding costs" 0 sh -c \
     "$PLEAT show $dir/little.plan | grep '^  rebuilding  *[0-9.]*[1-9][0-9.]* ms'"
+is "show --kernel of a label" 0 "$PLEAT" show "$dir/a.plan" --kernel layers.0.attn.rope.mul.4
+says "prints the text below the line of a call" "'layers.0.attn.rope.mul.4' (models/tiny.lua:6)"
+kernel=$(sed -n 's/^void \(k_[0-9a-f]*\)(.*/\1/p' "$dir/said")
+is "show --kernel of a name prints the same" 0 sh -c "
+    $PLEAT show $dir/a.plan --kernel $kernel | cmp - $dir/said"
+calls=$(awk -v k="$kernel" '/^sig / && $2 == k { its[n + 0] = 1 } /^sig / { n++ }
+    /^kernel .* sig=/ { sub(/.* sig=/, ""); c += ($1 + 0) in its } END { print c }' "$dir/a.plan")
+is "all its calls are above the text" 0 test "$(grep -c '^// stage' "$dir/said")" = "$calls"
+is "no such kernel" 1 "$PLEAT" show "$dir/a.plan" --kernel layers.0.attn.rope.mull.4
+says "names the nearest" "'layers.0.attn.rope.mull.4' (did you mean 'layers.0.attn.rope.mul.4'?)"
+is "kernels of target=null" 1 "$PLEAT" show "$dir/c.plan" --kernel layers.0.attn.rope.mul.4
+says "have no text" "error: kernels of a plan for target=null have no text"
+is "compile for 2 GPUs" 0 "$PLEAT" compile models/tiny.lua target=cuda world=2 fold.ep=2 -o "$dir/gpu.plan"
+is "show --kernel of an exchange of rows" 0 "$PLEAT" show "$dir/gpu.plan" --kernel layers.0.moe.alltoall.2
+says "prints its call" "'layers.0.moe.alltoall.2' (models/tiny.lua:22)"
 is "show draws" 0 "$PLEAT" show "$dir/a.plan" --html "$dir/a.html" \
     --trace "$dir/a.json"
 is "check draws a graph" 0 "$PLEAT" check models/tiny.lua --dot "$dir/a.dot"
