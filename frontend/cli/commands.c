@@ -8,8 +8,14 @@
 
 void need_output(const Args *args, const char *path, OutputKind kind)
 {
+    static const char **named; /* vec: the outputs of this command */
     const char **input = NULL, *key, *value, *word; /* input: vec */
 
+    for (size_t i = 0; path && i < vec_len(named); i++)
+        if (!strcmp(named[i], path) && strncmp(path, "/dev/", 5))
+            err(NULL, "%s is named for two outputs: name another one", path);
+    if (path)
+        vec_push(forever, named, path);
     for (size_t i = 0; i < vec_len(args->word); i++)
         vec_push(forever, input, args->word[i]);
     for (int i = 0; opts_each(args->keys, i, &key, &value); i++)
@@ -225,6 +231,8 @@ static int compile_job(void *arg, FILE *out)
 
 int cmd_compile(Args *args)
 {
+    if (args->file)
+        need_model(args->file);
     need_output(args, args->dot, OUTgraphs);
     need_output(args, args->stop ? NULL : plan_name(args), OUTplan);
     return guarded(compile_job, args, NULL);

@@ -80,4 +80,14 @@ mkdir arrays && cp out-dataset_index.npy arrays
 reads arrays/out-dataset_index.npy data blend 1 arrays axes.seq=2 -o arrays/out
 reads a.csv compile "$tiny" fold.pp=2 world=2 axes.batch=1 train.batch=4 fold.schedule=a.csv --dot a.csv
 
+cp two.plan was
+is "compile of a plan" 1 "$PLEAT" compile two.plan
+says "a plan is no model" "two.plan is a plan, not a model"
+cmp -s two.plan was
+ended "compile of a plan: it stays" $? "changed"
+is "one name for two outputs" 1 "$PLEAT" show two.plan --html same --trace same
+says "one name for two outputs" "same is named for two outputs"
+[ ! -e same ]
+ended "one name for two outputs: nothing is written" $? "same is there"
+
 exit $bad
