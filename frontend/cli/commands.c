@@ -746,6 +746,8 @@ static Opts *generate_keys(const Args *args, const Plan *p)
         (value = run_file_near(forever, args->file, "tokenizer.json")))
         opts_set(o, "data.tokenizer", value, NULL);
     for (int i = 0; opts_each(args->keys, i, &key, &value); i++) {
+        if (p && !strcmp(key, "from"))
+            err(NULL, "from=%s: %s has weights of its own", value, args->file);
         if ((!is_of_text(key) && (p || strcmp(key, "from"))) ||
             !strcmp(key, "axes.batch"))
             err(NULL,

@@ -253,6 +253,8 @@ for key in train.lr=1 fold.tp=2 axes.batch=2; do
     is "generate takes no $key" 1 "$PLEAT" generate "$dir/run" $key
     says "a text does not depend on it"
 done
+is "generate takes no weights but the run's" 1 "$PLEAT" generate "$dir/run" from=models
+says "has weights of its own"
 for file in models/*.lua; do
     name=$(basename "$file" .lua)
     is "new $name" 0 sh -c "$PLEAT new $name $dir/$name.lua &&
