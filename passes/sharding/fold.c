@@ -7,6 +7,7 @@
  *     %y  = gmm %rows %w1 %map hidden        w1: expert over ep, ffn over etp
  *     %z  = dot %x %gate hidden              gate: dense, it makes experts */
 #include "../../ir/settings/keys.h"
+#include "../training/training.h"
 #include "sharding.h"
 
 /* ---- the mesh ------------------------------------------------------------ */
@@ -219,6 +220,37 @@ static const Node *used_whole(const Graph *g, Axis *const *by, const Axis *a)
     return NULL;
 }
 
+/* Where a body names the axis; null: nowhere. */
+static const Node *naming(const Graph *body, const Axis *a)
+{
+    const Node *found = NULL;
+
+    for (size_t i = 0; i < vec_len(body->node) && !found; i++) {
+        const Node *n = body->node[i];
+        found = n->op == Ocall     ? naming(n->body, a)
+                : attrs_name(n, a) ? n
+                                   : NULL;
+    }
+    return found;
+}
+
+/* Where the optimizer of weights that are picked along a names a, as a sum over
+ * experts does; null: nowhere. */
+static const Node *updated_whole(Graph *g, Axis *const *by, const Axis *a)
+{
+    const Node **optimizers = optimizers_of(g), *found = NULL;
+
+    for (size_t i = 0; i < vec_len(g->node) && optimizers && !found; i++) {
+        const Node *n = g->node[i];
+        if (by[i] == a && n->op == Oparam)
+            found =
+                naming(update_rule(g, optimizers, g_param(g, n->at.param.path))
+                           .optimizer->body,
+                       a);
+    }
+    return found;
+}
+
 /* A number of ranks near to ep that divides these and may hold n experts; 1 is
  * one. */
 static int64_t nearest_legal(int64_t n, int64_t ranks, int64_t ep, int uneven)
@@ -242,17 +274,21 @@ static void to_expert_grid(Graph *g, Param *p, Axis *a, Axis *const *by)
     p->expert = a;
     if (n % ep == 0)
         return;
-    const Node *whole = used_whole(g, by, a);
+    const Node *whole = used_whole(g, by, a),
+               *updated = updated_whole(g, by, a);
     int64_t ranks = ep * g->mesh->size[Medp];
     note(p->loc, "%s has the axis", p->path);
     if (whole)
         note(whole->loc, "unequal parts need weights that only an index reads");
+    if (updated)
+        note(updated->loc,
+             "unequal parts need an optimizer that does not name the axis");
     const char *form = "%lld, more than the %lld of axis '%s'";
     if (ep <= n)
         form = "%lld and does not divide the %lld of axis '%s'";
     err(opts_loc(g->opts, "fold.ep"), "fold.ep is %s (nearest legal: %lld)",
         strf(g->arena, form, (long long)ep, (long long)n, a->name),
-        (long long)nearest_legal(n, ranks, ep, !whole));
+        (long long)nearest_legal(n, ranks, ep, !whole && !updated));
 }
 
 void fold_experts(Graph *g)
@@ -363,7 +399,8 @@ static void pad_experts(Graph *g)
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
         Axis *a = g->node[i]->op == Opick ? g->node[i]->at.pick.axis : NULL;
-        if (!a || !uneven(a, ep) || a->root != a || used_whole(g, by, a))
+        if (!a || !uneven(a, ep) || a->root != a || used_whole(g, by, a) ||
+            updated_whole(g, by, a))
             continue;
         pad_picked(g, by, a, g_padded(g, a, ep));
         why(g, g->node[i],
