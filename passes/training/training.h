@@ -6,30 +6,6 @@
 #include "../pipe/pipe.h"
 #include "../sharding/sharding.h"
 
-/* ---- rules.c ------------------------------------------------------------- */
-
-/* Arguments of an optimizer's body, all fp32: the parameter, its gradient, the
- * learning rate, that times weight decay, states from UPDATEstates on. */
-enum { UPDATEparam, UPDATEgrad, UPDATErate, UPDATEdecay, UPDATEstates };
-enum { MOSTSTATES = 8 };
-
-/* How a parameter is updated. Parameters share a bucket only under one. */
-typedef struct UpdateRule {
-    const Node *optimizer;
-    double lr;    /* factor of the schedule's learning rate */
-    double decay; /* weight decay */
-} UpdateRule;
-
-/* Is n an optimizer for that parameter, by pattern and axes? */
-int optimizer_fits(const Node *n, const Param *param);
-/* Is an element's update that element's alone? */
-int is_elementwise_rule(const UpdateRule *rule);
-const Node **optimizers_of(const Graph *g); /* vec, in order */
-/* By the last of the optimizers that fits; err(): none does. */
-UpdateRule update_rule(const Graph *g, const Node *const *optimizers,
-                       const Param *param);
-int same_rule(const UpdateRule *x, const UpdateRule *y);
-
 /* ---- bucket.c ------------------------------------------------------------ */
 
 /* Parameters whose optimizer works on a shard of them all. Or one parameter

@@ -1,7 +1,7 @@
 /* rules.c: how a parameter is updated: by which optimizer of the model, and
  * what multiplies its learning rate and weight decay. */
 #include "../../ir/settings/keys.h"
-#include "training.h"
+#include "model.h"
 
 static const Node *parameter_of(const Node *optimizer)
 {
