@@ -7,7 +7,6 @@
  *     %y  = gmm %rows %w1 %map hidden        w1: expert over ep, ffn over etp
  *     %z  = dot %x %gate hidden              gate: dense, it makes experts */
 #include "../../ir/settings/keys.h"
-#include "../model/model.h"
 #include "sharding.h"
 
 /* ---- the mesh ------------------------------------------------------------ */

@@ -4,6 +4,7 @@
 #define PLEAT_SHARDING_H
 
 #include "../core/core.h"
+#include "../model/model.h"
 
 /* ---- fold.c sharding.c: what is known before they run -------------------- */
 
