@@ -61,9 +61,13 @@ static double mean_ratio(const Ratio *ratio)
     return ratio->n ? exp(ratio->log / ratio->n) : 1;
 }
 
+/* ZeRO 2 and 3 reduce gradients in each micro-batch. Short plans hide more of
+ * these transfers than whole plans do, so such points have their own rows. */
 static int slow_row(const Point *point)
 {
-    return point->size[Mpp] > 1 ? point->schedule : MAXSCHEDULE;
+    int kind = point->size[Mpp] > 1 ? point->schedule : MAXSCHEDULE;
+
+    return 2 * kind + (point->zero > 1);
 }
 
 double search_estimate(const Space *space, const Candidate *candidate)
