@@ -150,11 +150,11 @@ typedef struct Space {
     size_t legal;     /* all points, also those left out as far too large */
     Candidate least;  /* of all of these the one of fewest bytes, as scaled */
     Point pin;        /* what is given; 0 (schedule and zero: -1): it is free */
-    struct NearPin *near;        /* search_space.c */
+    struct NearPin *near;              /* search_space.c */
     Ratio slow[2 * (MAXSCHEDULE + 1)]; /* time of compiled plans over what it
                                           was estimated: of a schedule, of one
                                           stage; of each, ZeRO <= 1 and more */
-    Ratio more[MAXSCHEDULE];     /* memory of compiled plans over what it was
+    Ratio more[MAXSCHEDULE]; /* memory of compiled plans over what it was
                                 estimated, of a schedule */
     double begun, end;
     Ratio ratio[MAXRATIO][MAXRATIO]; /* of short to scaled prices, by log2 of
