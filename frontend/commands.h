@@ -128,9 +128,9 @@ int page_instr_name(PageTime *time, const Instr *instr);
 /* The InstrClass of its kind, or behind these its KernelWork. */
 enum { PAGECLASSES = CLASStransfer + NKERNELWORK };
 int page_class(const Instr *instr);
-/* By stage its lanes as members of an object. Where all are too much,
- * neighbours below *shortest seconds are joined, of runs of phases those below
- * *coarse. */
+/* The lanes of each stage as members of a JSON object. If there are too many
+ * runs, neighbours below *shortest seconds are joined, of runs of phases those
+ * below *coarse. */
 char **page_lanes(PageTime *time, double *shortest, double *coarse);
 /* A file of the model as the page names it: never an absolute path. */
 const char *page_path(const Plan *p, const char *path);

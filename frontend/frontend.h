@@ -257,8 +257,9 @@ const char *search_fold(const Args *args);
 int is_fold_key(const KeyInfo *key); /* of fold, and no launcher sets it */
 int states_fold(const Opts *opts);   /* one of them */
 void copy_fold(Opts *to, const Opts *from); /* all such keys that are given */
-/* Of a plan that does not fit: the keys with which it does and computes the
- * same, else null, and folds and settings next to it that fit to `out`. */
+/* The keys with which a plan that does not fit does and computes the same;
+ * null: there are none. Prints folds and settings next to it that fit to
+ * `out`. */
 const char *search_fix(Text *out, const Args *args, const Plan *p);
 
 /* ---- calibrate.c --------------------------------------------------------- */

@@ -354,8 +354,8 @@ static void store_gradients(ScorePrinter *printer)
     }
 }
 
-/* From the score on: its weight, its gradient, and the gradients of the
- * body in reverse. */
+/* Prints the score's weight, its gradient, and the gradients of the body in
+ * reverse order. */
 static void put_backward_row(ScorePrinter *printer)
 {
     /* clang-format off */

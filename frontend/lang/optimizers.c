@@ -245,7 +245,8 @@ static void check_body(const Optimizer *o, const Body *body)
                 optab[g->node[i]->op].name);
 }
 
-/* What f makes of a parameter like p, as a body. */
+/* The body that tracing the optimizer's function gives for a parameter with
+ * the axes of p. */
 static Graph *body_for(Front *front, const Optimizer *o, const Param *p)
 {
     lua_State *L = front->L;

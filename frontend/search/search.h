@@ -238,7 +238,8 @@ char *search_whole(const Search *search, const Point *const *p, int n,
                    Forecast *out, double end);
 /* What units cost, from short plans. */
 ModelCost search_costs(const SearchModel *model, const UnitCost *plan);
-/* From what units cost on one rank with the sequences of the first model;
+/* The cost of a point, scaled from costs of units on one rank (ref) with the
+ * sequences of the first model;
  * plain: with these and the point's ep, and no other ranks (null: not known).
  */
 ModelCost search_scaled(const Search *search, const Point *point,

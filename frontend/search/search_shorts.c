@@ -2,8 +2,8 @@
  * alone, of a fold. */
 #include "search.h"
 
-/* What became of the short plans of n folds (JOBdone ..); of those made, what
- * units cost. */
+/* Compiles the short plans of n folds. Returns the state of each job
+ * (JOBdone ..); writes the costs of units of those that compiled to `cost`. */
 const char *search_price_shorts(Space *space, const ShortFold *fold, int n,
                                 ModelCost *cost)
 {
@@ -54,8 +54,8 @@ FoldPrice search_add_jobs(ShortFold **want, Point p, int64_t world, int all,
     return fold;
 }
 
-/* Of the jobs of search_add_jobs. A fold that no pairs are made of goes
- * without them. */
+/* Takes the costs of the jobs of search_add_jobs. A fold without a job for
+ * pairs has no price of pairs. */
 void search_take_costs(FoldPrice *fold, const char *done, const ModelCost *cost)
 {
     int all = fold->job[COSTall] - 1, pairs = fold->job[COSTpairs] - 1;
@@ -71,9 +71,9 @@ void search_take_costs(FoldPrice *fold, const char *done, const ModelCost *cost)
         fold->cost[COSTpairs] = cost[pairs];
 }
 
-/* What units cost with each ep, on ep ranks with the fewest sequences: products
- * of fewer rows for more experts, and transfers behind what hides them, are no
- * share of what one rank takes. Pairs are priced for at most WIDE ranks. */
+/* Prices units with each ep, on ep ranks with the fewest sequences: products of
+ * fewer rows for more experts, and transfers that compute hides, are no fixed
+ * share of the costs of one rank. Pairs are priced for at most WIDE ranks. */
 void search_price_plain(Space *space)
 {
     ShortFold *want = NULL;
