@@ -1,8 +1,8 @@
-/* exec.c: a plan in memory. exec_open allocates each rank's arena once and
- * binds every instruction of every program, on any device: buffer addresses,
- * integers for this rank, the group, then what the device makes of it. After
- * that nothing is allocated; interpreter.c runs them.
- * Here too is what others read from outside: results and buffers. */
+/* exec.c: opens a plan. exec_open allocates each rank's arena once and binds
+ * every instruction of every program, on any device: buffer addresses, integers
+ * of this rank, its group and the device's own data. Nothing is allocated
+ * later; interpreter.c runs the instructions. Results and buffers are read
+ * through the functions at the end of this file. */
 #include "exec.h"
 
 /* ---- addresses ----------------------------------------------------------- */
@@ -26,7 +26,7 @@ int rank_hosts(const Rank *rank, const void *p)
     return rank->host && at >= rank->host && at < rank->host + rank->role->host;
 }
 
-/* Of those in frames: of the first micro-batch. */
+/* The address of a buffer; a buffer in a frame has its place of micro-batch 0. */
 static int64_t address_of(const Role *role, const Buf *b)
 {
     const SlotGroup *group = b->frame && b->prog >= 0
@@ -73,7 +73,7 @@ int instr_lasts(const Role *role, const Instr *instr)
     return 0;
 }
 
-/* events: of the program on this rank, by number; made when first named. */
+/* Event e of a program on this rank; created at its first use. */
 static void *event_of(Exec *exec, void ***events, int e)
 {
     while (vec_len(*events) <= (size_t)e)
@@ -197,7 +197,8 @@ static Limits limits_of(const Plan *p)
     return l;
 }
 
-/* What no memory can hold would be found out only as the pages fill. */
+/* Refuses a plan larger than the machine's memory: pages are allocated when
+ * they are first written, so the allocation itself would succeed. */
 static void need_room(const Exec *exec)
 {
     int64_t need = exec_bytes(exec), have = host_free();
@@ -220,7 +221,8 @@ static void open_rank(Exec *exec, Rank *rank, int64_t id)
     rank->stage->nrank++;
 }
 
-/* What ranks of this machine offload, before any of them takes it. */
+/* Refuses a plan whose ranks on this machine offload more than its memory,
+ * before any of them allocates. */
 static void need_host_room(Exec *exec)
 {
     const Comm *comm = exec->comm;
@@ -244,7 +246,8 @@ static void need_host_room(Exec *exec)
             gib_text(exec->mem, need, have), gib_text(exec->mem, have, need));
 }
 
-/* What it offloads; pages of this process, which some devices want to stay. */
+/* Allocates a rank's offloaded buffers in host memory, pinned where the device
+ * needs it. */
 static uint8_t *open_host_arena(Exec *exec, const Role *role)
 {
     if (!role->host)
@@ -254,7 +257,7 @@ static uint8_t *open_host_arena(Exec *exec, const Role *role)
     return exec_apart(exec) ? p : poison_pages(p, role->host);
 }
 
-/* Its arenas, and where buffers lie in them. */
+/* Allocates a rank's arenas and finds the addresses of its buffers. */
 static void open_arena(Exec *exec, Rank *rank)
 {
     rank->base =
@@ -269,7 +272,7 @@ static void open_arena(Exec *exec, Rank *rank)
             rank_mirror(rank, address_of(rank->role, &rank->role->buf[i]));
 }
 
-/* A calibration says on which chip it was measured. */
+/* Warns if the plan's calibration was measured on another chip. */
 static void check_chip(const Exec *exec)
 {
     const char *measured = opts_str(exec->plan->opts, "cluster.device");

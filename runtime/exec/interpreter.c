@@ -1,15 +1,14 @@
-/* interpreter.c: programs run. A stage is the ranks here that run one role; it
- * stands at an instruction of a row (a phase for a micro-batch) and goes on
- * until it would block: a recv of what was not sent, a wait for what was not
- * taken, a collective with members in other stages that have not come. In one
- * process the stages take turns at that; when none can move they wait for each
- * other, which is an error and not a hang. Under mpirun there is one stage here
- * and MPI blocks. */
+/* interpreter.c: runs programs. A stage is the ranks of this process that run
+ * one role. It runs instructions of its rows (a phase for a micro-batch) until
+ * it would block: a recv before its send, a wait before its copy was taken, a
+ * collective with members in stages that have not arrived. The stages of one
+ * process take turns. If none can advance, they wait for each other, which is
+ * an error and not a hang. Under mpirun a process has one stage and MPI blocks. */
 #include "exec.h"
 
-/* ---- what a micro-batch needs -------------------------------------------- */
+/* ---- inputs of a micro-batch --------------------------------------------- */
 
-/* From the feed, or from where the run has staged it. */
+/* Loads the inputs of a row's micro-batch from the feed or the staged block. */
 static void load(Exec *exec, Stage *stage, const ScheduleSlot *row)
 {
     const Needs *needs = &stage->course[stage->prog].needs[row->phase];
@@ -32,7 +31,7 @@ static void load(Exec *exec, Stage *stage, const ScheduleSlot *row)
     stage->micro = needs->micro ? micro : stage->micro;
 }
 
-/* Buffers in frames lie where this micro-batch has them. */
+/* Sets operands that lie in frames to this micro-batch's addresses. */
 static void patch(const Stage *stage, const ScheduleSlot *slot)
 {
     const SlotGroup *frame = stage_program(stage)->frame;
@@ -48,7 +47,8 @@ static void patch(const Stage *stage, const ScheduleSlot *slot)
     }
 }
 
-/* What stores in the first run of its phase and adds in the others. */
+/* Sets instructions that store in the first run of their phase and add in the
+ * later ones. */
 static void set_adds(const Stage *stage)
 {
     const UnrolledProgram *course = &stage->course[stage->prog];
@@ -65,7 +65,7 @@ static void set_adds(const Stage *stage)
 
 /* ---- clocks -------------------------------------------------------------- */
 
-/* What began and ended at these marks; instr -1: a row, which begins. */
+/* Records an instruction between two marks; instr -1: the start of a row. */
 static void record(Exec *exec, const Stage *stage, int instr, int64_t from,
                    int64_t to)
 {
@@ -77,7 +77,7 @@ static void record(Exec *exec, const Stage *stage, int instr, int64_t from,
                            0,           0,           from,  to };
 }
 
-/* The number of a mark that the stream passes now. */
+/* Records a mark on the stream and returns its number. */
 static int64_t mark(Exec *exec, StreamKind on)
 {
     if (exec->nmark == exec->maxmark)
@@ -119,7 +119,8 @@ static void begin_row(Exec *exec, Stage *stage)
     record(exec, stage, -1, exec->marked, exec->marked);
 }
 
-/* To what runs of this row at or behind instr; 0: no more of it does. */
+/* Moves to the first instruction at or after instr that runs in this row.
+ * Returns 0 if none is left. */
 static int stage_goes_on(Stage *stage)
 {
     const Program *program = stage_program(stage);
@@ -132,7 +133,7 @@ static int stage_goes_on(Stage *stage)
     return stage->instr < n;
 }
 
-/* To the next instruction, over the ends of rows; row -1: from the start. */
+/* Moves to the next instruction, across the ends of rows; row -1: to the first. */
 void stage_next(Exec *exec, Stage *stage)
 {
     stage->instr++;
@@ -170,8 +171,8 @@ static void run_memory(Exec *exec, const BoundInstr *bound)
     }
 }
 
-/* The collective at which rank r stands, with all members that are here; the
- * group's first member runs it for the others. */
+/* Runs a collective for all members in this process; the group's first member
+ * runs it for the others. */
 static void run_group(Exec *exec, const BoundInstr *bound)
 {
     enum { MAXLOCAL = 1024 };
@@ -198,7 +199,8 @@ typedef struct OwnBlocks {
     int64_t size; /* bytes of an element */
 } OwnBlocks;
 
-/* n bytes from `from` of what is sent to `to` of what is received. */
+/* Copies n bytes from offset `from` of the sent buffer to offset `to` of the
+ * received one. */
 static void copy_own(Exec *exec, const BoundInstr *bound, int64_t from,
                      int64_t to, int64_t n)
 {
@@ -217,11 +219,11 @@ static void copy_run(void *ctx, int64_t out, int64_t in, int64_t n)
              n * own->size);
 }
 
-/* In place of a collective. Blocks of an all-to-all are all the one that stays
- * with this rank: choices of experts come this way, and those that name other
- * ranks' would be rows that nobody computes. Of any other: bytes of the rank's
- * own, from the first on as often as they fit. All that is read later was
- * written, and numbers stay in their ranges. */
+/* Replaces a collective by copies of the rank's own data (Exec.alone). Every
+ * block of an all-to-all becomes the block that stays on this rank: routing
+ * indices of other ranks would name experts that are not here. Other collectives
+ * repeat the rank's bytes until the result is full. All results are written and
+ * values stay in range. */
 static void fill_with_own(Exec *exec, const BoundInstr *bound)
 {
     const Role *role = exec->rank[bound->rank - exec->comm->first].role;
@@ -263,7 +265,8 @@ static void run_one(Exec *exec, const BoundInstr *bound)
         exec->dev->issued(exec->on, bound);
 }
 
-/* What stands before it on its stream must not read what is poisoned. */
+/* Poisons results after the stream has drained: earlier instructions may still
+ * read that memory. */
 static void poison(Exec *exec, const Rank *rank)
 {
     const BoundInstr *bound = rank_instr(rank);
@@ -273,8 +276,8 @@ static void poison(Exec *exec, const Rank *rank)
     poison_instr(rank, bound);
 }
 
-/* The mark at which an instruction of this stream begins: on compute the one
- * before, elsewhere one behind what it waits for. */
+/* Returns the mark at which an instruction begins: the previous one on compute,
+ * on other streams a new one after the events it waits for. */
 static int64_t begin_instr(Exec *exec, const BoundInstr *bound)
 {
     if (!exec->maxran || bound->on == STREAMcompute)
@@ -294,7 +297,7 @@ static void end_instr(Exec *exec, Stage *const *s, int n, int64_t from)
         exec->marked = to;
 }
 
-/* The instruction at which these stages stand; several: a wide collective. */
+/* Runs the current instruction of n stages; n > 1: a collective across stages. */
 void run_instr(Exec *exec, Stage *const *s, int n)
 {
     const Instr *now = rank_instr(s[0]->rank[0])->instr;
@@ -305,7 +308,7 @@ void run_instr(Exec *exec, Stage *const *s, int n)
     for (int i = 0; i < n; i++)
         for (int64_t k = 0; k < s[i]->nrank; k++)
             await_events(exec, rank_instr(s[i]->rank[k]));
-    for (int i = 0; i < n; i++) /* its stream is in the capture by now */
+    for (int i = 0; i < n; i++) /* the capture has its stream by now */
         if (rank_instr(s[i]->rank[0])->lasts)
             exec_guard(exec, rank_instr(s[i]->rank[0])->on);
     if (exec->copy && !exec->bad)
@@ -323,15 +326,15 @@ void run_instr(Exec *exec, Stage *const *s, int n)
     nvtx_end();
 }
 
-/* ---- who can move -------------------------------------------------------- */
+/* ---- stages that can advance --------------------------------------------- */
 
 static int same_call(const BoundInstr *a, const BoundInstr *b)
 {
     return a->instr->atoms == b->instr->atoms && same_args(a->instr, b->instr);
 }
 
-/* The stages of a wide collective's members to exec->meet when all have come to
- * it; how many, or 0. */
+/* Collects the stages of a collective's members in exec->meet. Returns their
+ * number; 0: not all have arrived. */
 static int meet(Exec *exec, Stage *stage)
 {
     const BoundInstr *bound = rank_instr(stage->rank[0]);
@@ -351,8 +354,8 @@ static int meet(Exec *exec, Stage *stage)
     return n;
 }
 
-/* One instruction of a stage, and of those that take it together; 0: it must
- * wait. */
+/* Runs one instruction of a stage and of the stages that share it. Returns 0 if
+ * it has to wait. */
 static int advance(Exec *exec, Stage *stage)
 {
     if (stage_ended(stage))

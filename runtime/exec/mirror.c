@@ -1,6 +1,6 @@
-/* mirror.c: what lasts on a device with memory of its own, brought to its
- * mirror in the host's memory and back; a buffer of any kind, to look at. On
- * other devices the two are the same memory. */
+/* mirror.c: copies persistent data between a device with its own memory and its
+ * mirror in host memory, and any buffer to the host for inspection. Devices
+ * without their own memory have no mirror. */
 #include "exec.h"
 
 enum { PIECE = 32 << 20, PAGE = 4096 }; /* bytes */
@@ -36,8 +36,8 @@ static void await(Exec *exec, void *event)
         exec->dev->fault(exec->on, "moving the state");
 }
 
-/* Through two pinned blocks: one is copied by all threads while the other is
- * on its way. */
+/* Copies through two pinned blocks: threads copy one while the device fills the
+ * other. */
 static void pull_pieces(Exec *exec, uint8_t *const block[2],
                         void *const there[2])
 {
@@ -106,7 +106,7 @@ void exec_push(Exec *exec)
     exec_drop(exec);
 }
 
-/* The mirror's pages, which come back as zeros. */
+/* Frees the mirror's pages; they read as zeros afterwards. */
 void exec_drop(Exec *exec)
 {
     const Rank *rank = exec->rank;

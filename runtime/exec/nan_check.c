@@ -1,13 +1,12 @@
-/* nan_check.c: the first NaN or infinity of a run, for exec_checked. What a
- * plan has not written yet it reads as zero; a number counts as new when the
- * instruction that ran changed its bits. Those that only move numbers make
- * none: what a block of an exchange carries beyond its rows is not looked at.
- * An instruction's buffers are looked at where the host has them, before it and
- * after. */
+/* nan_check.c: finds the first NaN or infinity of a run, for exec_checked.
+ * Memory that the plan has not written reads as zero. A value is new if the
+ * instruction changed its bits: buffers are compared on the host before and
+ * after each instruction. Instructions that only move data are skipped, since a
+ * block of an exchange may hold garbage beyond its rows. */
 #include "exec.h"
 
-/* The i-th buffer of an instruction if it can make a bad number in it. Rows of
- * a stack are seen where they are read. */
+/* Returns buffer i of an instruction if the instruction can create a bad number
+ * in it, else null. Rows of a stack are checked where they are read. */
 static const Buf *looked_at(const Role *role, const Instr *instr, int i)
 {
     const Buf *b = instr->buf[i] < 0 ? NULL : &role->buf[instr->buf[i]];
@@ -37,8 +36,8 @@ static int64_t instr_bytes(const Role *role, const Instr *instr)
     return n;
 }
 
-/* Room for what any instruction changes on all ranks here; all transient bytes
- * are zero. */
+/* Allocates the copy for the largest instruction of all ranks here and zeroes
+ * all transient memory. */
 void look_open(Exec *exec)
 {
     int64_t room = 0;
@@ -91,13 +90,14 @@ void look_before(Exec *exec, Stage *const *s, int n)
         }
 }
 
-/* A NaN or +infinity (-infinity is what masks hold); null: neither. */
+/* Returns "NaN" or "infinity"; null: neither. Masks hold -infinity, which is
+ * valid. */
 static const char *badness(double v)
 {
     return v != v ? "NaN" : v > 0 && isinf(v) ? "infinity" : NULL;
 }
 
-/* The worse kind of what is bad and changed: NaN before infinity. */
+/* Returns the worst kind among bad values that changed: NaN before infinity. */
 static const char *new_bad(const Buf *b, const uint8_t *now,
                            const uint8_t *before)
 {
@@ -115,7 +115,8 @@ static const char *new_bad(const Buf *b, const uint8_t *now,
     return found;
 }
 
-/* A result in place of an operand has the operand's buffer, not its name. */
+/* Is buffer i also an earlier operand's? A result in place of an operand has the
+ * operand's buffer. */
 static int in_place(const Instr *instr, int i)
 {
     int k = 0;

@@ -1,7 +1,7 @@
-/* poison.c: for tests, on the host. With PLEAT_POISON=1 a value is no number
- * before the instruction that makes it: real ones are NaN, integers far out of
- * range. Whatever that leaves unwritten, as the padding of ragged rows, then
- * shows in all that reads it. Arenas and work space begin so too. */
+/* poison.c: for tests on the host. PLEAT_POISON=1 fills each result before its
+ * instruction runs: reals with NaN, integers with values far out of range.
+ * Elements that the instruction does not write, such as the padding of ragged
+ * rows, then show in every reader. Arenas and workspaces start poisoned too. */
 #include "exec.h"
 
 enum { NOTNUMBER = 0xff, HUGE_INDEX = 0x7f };
@@ -16,9 +16,9 @@ static int64_t buf_bytes(const Rank *rank, const Instr *instr, int i)
     return rank->role->buf[instr->buf[i]].bytes;
 }
 
-/* Does the instruction read some of what operand i holds? Parts that are joined
- * lie in the whole, a result may have an operand's place. What stores now reads
- * nothing where it adds in other runs. */
+/* Does the instruction read memory of operand i? Parts of a concatenation lie in
+ * the whole, and a result may share an operand's memory. An accumulating
+ * instruction reads nothing in the run in which it stores. */
 static int is_read(const Rank *rank, const BoundInstr *bound, int i)
 {
     const Instr *s = bound->instr;
@@ -40,7 +40,7 @@ void poison_instr(const Rank *rank, const BoundInstr *bound)
         const Buf *buf =
             instr->buf[i] < 0 ? NULL : &rank->role->buf[instr->buf[i]];
         if (!buf || buf->stack ||
-            is_read(rank, bound, i)) /* whose rows lie elsewhere */
+            is_read(rank, bound, i)) /* its rows are in another buffer */
             continue;
         /* a value is as large as its buffer (ir/verify/value_types.c) */
         int real = buf->cls == Bscratch || dtypes[buf->dt].kind == 'f';

@@ -1,20 +1,20 @@
-/* replay.c: programs run on a device with memory of its own. A program's first
- * run launches its instructions one by one; then, on a device that can capture,
- * they are captured, and every later run is one launch of a graph (but see
- * is_plain):
+/* replay.c: runs programs on a device with its own memory. The first run of a
+ * program launches its instructions one by one; a device that can capture then
+ * captures them, and every later run is one launch of a graph (see is_plain for
+ * the exceptions):
  *
  *     inputs, all micro-batches      pinned memory -> stage
- *     the graph: rows of the course in order; each copies from the stage what
- *                it reads of its micro-batch; then the results to the stage
+ *     the graph: rows of the program in order; each copies its micro-batch's
+ *                inputs from the stage; then the results to the stage
  *     results                        stage -> pinned memory
  *
- * Beyond 64k calls there is a graph for each row that has addresses of its own,
- * with the copies from the stage outside: micro-batches share it.
+ * Beyond 64k calls there is one graph for each row with different addresses;
+ * micro-batches share it, and the copies from the stage are outside.
  *
- * There are two sets of pinned memory, so a run is prepared and launched while
- * the one before it runs. Rows of a pipeline's table name buffers whose place
- * depends on the micro-batch: arguments are copied when a call is issued, so
- * each is issued with its own addresses. */
+ * Pinned memory exists twice, so the next run is prepared and launched while
+ * one runs. Rows of a pipeline's table name buffers whose address depends on
+ * the micro-batch: arguments are copied when a call is issued, so each call is
+ * issued with its own addresses. */
 #include <time.h>
 
 #include "exec.h"
@@ -22,16 +22,16 @@
 enum { SPINS = 2000, PAUSE = 20000, ALIGN = 256, WORD = 8 };
 enum { MAXNODES = 64 << 10 }; /* of one graph */
 
-/* Where a micro-batch's bytes of an input are, from the first on. */
+/* Location of an input's bytes in the staged block of micro-batch 0. */
 typedef struct StagedInput {
     int tensor;
     int64_t at;
 } StagedInput;
 
-/* A row's calls as a graph, with these addresses for what it patches. */
+/* A row's calls as a graph, and the addresses of its patched operands. */
 typedef struct Segment {
     int phase;
-    int first; /* some of them store what they add in later rows */
+    int first; /* some calls store what they add in later rows */
     void **at;
     void *graph;
 } Segment;
@@ -42,28 +42,28 @@ typedef struct StagedProgram {
     int64_t micros;
     uint8_t *in[2];  /* pinned: scalars, then inputs of micro-batches */
     uint8_t *out[2]; /* pinned: results */
-    void *done[2];   /* events: the results are there */
-    int64_t at[2];   /* the step of the run, from 0; -1: none */
+    void *done[2];   /* events: the results have arrived */
+    int64_t at[2];   /* step of the run, counted from 0; -1: none */
     int64_t scalars, permicro, nin, nout; /* bytes */
     int64_t runs;
     struct Graphs {
-        void *whole;      /* null: not yet, or in segments */
+        void *whole;      /* null: not captured, or split into segments */
         Segment *segment; /* vec */
         size_t nodes;
-    } graphs[2];        /* [1]: with Exec.alone */
+    } graphs[2];        /* [1]: those captured with Exec.alone */
     StagedInput *input; /* vec */
-    int micro;          /* scalar of that name; -1: none */
+    int micro;          /* index of the scalar `micro`; -1: none */
 } StagedProgram;
 
 struct Staged {
     StagedProgram *prog;
-    const StagedProgram *running; /* whose calls are issued */
-    uint8_t *stage; /* of the device: a run's inputs and results, then */
-    uint8_t *hold;  /* did the last run overflow? of a run behind none: */
-    uint8_t *word;  /*   what this pinned word says */
+    const StagedProgram *running; /* program whose calls are issued */
+    uint8_t *stage; /* device memory: inputs and results of a run, then */
+    uint8_t *hold;  /*   the flag that the last run overflowed */
+    uint8_t *word;  /* pinned: initial value of the flag, for the first run */
     int64_t nstage;
     StagedProgram *last;
-    int slot; /* run whose results are not here yet */
+    int slot; /* run whose results have not arrived */
 };
 
 static int64_t aligned(int64_t n)
@@ -81,7 +81,7 @@ static int64_t scalar_bytes(const Scalar *scalar)
     return scalar_elems(scalar) * dtypes[scalar->dt].bytes;
 }
 
-/* Its room among the results. */
+/* Bytes of a scalar in the result block. */
 static int64_t result_bytes(const Scalar *scalar)
 {
     return (scalar_bytes(scalar) + WORD - 1) / WORD * WORD;
@@ -89,7 +89,7 @@ static int64_t result_bytes(const Scalar *scalar)
 
 /* ---- opening ------------------------------------------------------------- */
 
-/* Of a micro-batch: the scalar `micro`, then the inputs. */
+/* Lays out the staged block of a micro-batch: the scalar `micro`, then inputs. */
 static void place_inputs(Exec *exec, StagedProgram *program)
 {
     const Role *role = exec->rank[0].role;
@@ -181,8 +181,7 @@ static uint8_t *micro_at(const Staged *staged, int64_t micro)
            micro * staged->running->permicro;
 }
 
-/* A micro-batch of an input, from the stage; a pair's second lies there as
- * others do. */
+/* Feed.fill from the staged block, for each micro-batch of a pair too. */
 static void fill_staged(void *self, const Tensor *tensor, int64_t rank,
                         int64_t micro, void *dst)
 {
@@ -209,7 +208,7 @@ static void take_micro(Exec *exec, const Rank *rank, int64_t micro)
 
 /* ---- rows as graphs ------------------------------------------------------ */
 
-/* The calls of the row at which the stage stands. */
+/* Issues the calls of the stage's current row. */
 static void run_row(Exec *exec, Stage *stage)
 {
     int phase = stage->course[stage->prog].row[stage->row].phase;
@@ -220,7 +219,8 @@ static void run_row(Exec *exec, Stage *stage)
     stage->instr = n - 1;
 }
 
-/* Its graph, whose addresses are those that are patched in now. */
+/* Returns the current row's graph for the addresses that are patched in now;
+ * captures it if there is none. */
 static const Segment *segment_of(Exec *exec, StagedProgram *program,
                                  Stage *stage)
 {
@@ -265,9 +265,9 @@ static void run_segments(Exec *exec, StagedProgram *program)
     }
 }
 
-/* Too many nodes for one graph, and rows that are graphs of their own: nothing
- * between stages, no stream that goes on from row to row, and nothing that one
- * of a phase's rows alone runs? */
+/* Is a program split into one graph per row? It has too many nodes for one
+ * graph, no transfer between stages, no stream that continues from row to row,
+ * and no instruction that runs in only some rows of its phase. */
 static int in_segments(const Exec *exec, const StagedProgram *program)
 {
     const char *most = getenv("PLEAT_NODES");
@@ -352,7 +352,7 @@ static void replay(Exec *exec, StagedProgram *program)
     exec->dev->replay(exec->on, all->whole);
 }
 
-/* Does it copy activations to the host's memory beside what computes? */
+/* Does the program copy activations to host memory while it computes? */
 static int copies_beside(const Program *program)
 {
     for (int f = 0; f < program->nphase; f++) {
@@ -366,11 +366,9 @@ static int copies_beside(const Program *program)
     return 0;
 }
 
-/* Is it launched call by call? In a graph such copies hold up what computes: 8
- * layers of Qwen3's widths with half of their activations' memory take 764 ms a
- * step in one and 756 so, on an H200; with nothing to copy 742 and 746. Calls
- * wait for room in the GPU's queue, and an abort waits for them: ranks that
- * wait for others have graphs. */
+/* Is a program launched call by call? Copies to host memory delay computation
+ * inside a graph by about 1 %. Calls wait for room in the GPU's queue, and an
+ * abort would wait for them, so ranks that wait for other ranks use graphs. */
 static int is_plain(const Exec *exec, const StagedProgram *program)
 {
     const char *asked = getenv("PLEAT_NOGRAPH");
@@ -382,8 +380,8 @@ static int is_plain(const Exec *exec, const StagedProgram *program)
                  : exec->comm->world == 1 && copies_beside(program->prog);
 }
 
-/* The first run launches, so that what is made on first use (library kernels,
- * connections) is there; the second is captured. */
+/* Runs a program: the first run launches its calls, which also creates library
+ * kernels and connections; the second is captured. */
 static void go(Exec *exec, StagedProgram *program, int slot)
 {
     Staged *staged = exec->staged;
@@ -400,7 +398,7 @@ static void go(Exec *exec, StagedProgram *program, int slot)
     exec->dev->record(exec->on, STREAMcompute, program->done[slot]);
 }
 
-/* ---- its inputs ---------------------------------------------------------- */
+/* ---- inputs of a run ----------------------------------------------------- */
 
 static void fill_scalars(Exec *exec, uint8_t *in, const StepValues *values)
 {
@@ -428,8 +426,8 @@ static void fill_micros(Exec *exec, StagedProgram *program, uint8_t *in,
     }
 }
 
-/* For a run behind none that may overflow; of one behind such a run the device
- * knows. */
+/* Sets the overflow flag for a run that follows no run which may overflow; the
+ * device sets it otherwise. */
 static void set_hold(Exec *exec)
 {
     Staged *staged = exec->staged;
@@ -451,8 +449,8 @@ static void pause_for(Exec *exec)
     nanosleep(&(struct timespec){ 0, PAUSE }, NULL);
 }
 
-/* Waits for the run of this slot, and for ranks that it waits for: one that is
- * dead, and what NCCL says of it, ends in the watchdog's line. */
+/* Waits for the run of this slot and the ranks it depends on. The watchdog
+ * reports a dead rank or an error of NCCL. */
 static void settle(Exec *exec, StagedProgram *program, int slot)
 {
     const Rank *rank = exec->rank;

@@ -1,4 +1,5 @@
-/* run.c: a program run once, looked at, recorded; what ran, as a file. */
+/* run.c: runs a program once, checks its results, records its instructions and
+ * writes the record as a trace. */
 #include "exec.h"
 
 static void set_scalar(const Rank *rank, const Scalar *scalar, double v)
@@ -62,7 +63,8 @@ int exec_exact(Exec *exec, ProgramKind k, const StepValues *values,
     return 1;
 }
 
-/* A loss of -infinity, which is no fault in any other tensor. Null: none. */
+/* Returns a line if the loss is -infinity, which is valid in other tensors;
+ * null: it is not. */
 static const char *bad_loss(Exec *exec)
 {
     const Role *role = exec->rank[0].role;
@@ -108,9 +110,10 @@ void exec_record(Exec *exec, ProgramKind program)
     exec->nran = 0;
 }
 
-/* ---- what ran, as a file ------------------------------------------------- */
+/* ---- trace of a run ------------------------------------------------------ */
 
-/* A row of the page for rows of the table, and one for each stream. */
+/* Writes one trace event: thread 0 has the rows of the table, then one thread
+ * per stream. */
 static void put_event(Text *out, const InstrTiming *timing, const char *name,
                       int row, double end)
 {
@@ -123,7 +126,7 @@ static void put_event(Text *out, const InstrTiming *timing, const char *name,
         timing->micro);
 }
 
-/* Further what a user looks for, and the kernel a profiler names. */
+/* Writes an event's kernel name, line of the model and planned time. */
 static void put_facts(Text *out, const Instr *instr)
 {
     if (instr && instr->kernel)
@@ -137,7 +140,8 @@ static void put_facts(Text *out, const Instr *instr)
     put(out, "}}");
 }
 
-/* Where the row that began at k ends: with its last instruction. */
+/* Returns the end of the row that began at record k: that of its last
+ * instruction. */
 static double row_end(const Exec *exec, int64_t k)
 {
     const InstrTiming *row = &exec->ran[k];

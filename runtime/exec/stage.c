@@ -1,6 +1,5 @@
-/* stage.c: ranks of this process that run one role, instruction by instruction:
- * their programs with phases unrolled and the table in its place, where they
- * stand, what a step is given. */
+/* stage.c: a stage, the ranks of this process that run one role: its unrolled
+ * programs, its position, and the values of a step. */
 #include "exec.h"
 
 /* ---- opening ------------------------------------------------------------- */
@@ -67,7 +66,7 @@ Stage *exec_stage(Exec *exec, int role)
     return &exec->stage[i];
 }
 
-/* ---- where a stage stands ------------------------------------------------ */
+/* ---- position of a stage ------------------------------------------------- */
 
 const Program *stage_program(const Stage *stage)
 {
@@ -95,9 +94,9 @@ BoundInstr *rank_instr(const Rank *rank)
     return &rank->bound[rank->stage->prog][stage_instr(rank->stage)];
 }
 
-/* ---- what a step is given ------------------------------------------------ */
+/* ---- values of a step ---------------------------------------------------- */
 
-/* Of those that run at once, so the same on all ranks. */
+/* The result is equal on all data-parallel ranks that run at once. */
 double first_micro(const Exec *exec, int64_t micro)
 {
     int64_t v = micro * exec->plan->mesh->size[Mdp];

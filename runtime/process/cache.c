@@ -1,8 +1,9 @@
-/* cache.c: a folder that only its owner can read, for what is compiled, chosen
- * by measuring, or made of texts, and is the same the next time. */
+/* cache.c: a folder that only its owner can read, for compiled kernels, measured
+ * choices and tokenizer tables, which later runs use again. */
 #include "process.h"
 
-/* Null when the folder is there, one's own and can be written; else why not. */
+/* Returns null if the folder exists, belongs to this user and can be written;
+ * otherwise the reason. */
 static const char *folder_wrong(Arena *a, char *dir)
 {
     struct stat st;
@@ -28,8 +29,8 @@ static const char *folder_wrong(Arena *a, char *dir)
     return NULL;
 }
 
-/* Where the user keeps such files; where that fails, one below /tmp: a run
- * needs no more of it than this machine's processes. */
+/* Returns a folder below the user's cache folder, or below /tmp if that fails:
+ * only processes of this machine share it. */
 static const char *choose_folder(void)
 {
     const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -67,6 +68,6 @@ const char *cache_folder(void)
 
 void cache_keep(const char *path, const void *p, size_t n)
 {
-    /* Without it the next run makes it again. */
+    /* A failed write only costs the next run the same work. */
     file_replace(path, OUTown, p, n);
 }

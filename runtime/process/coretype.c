@@ -1,15 +1,15 @@
-/* coretype.c: which of its kernels OpenBLAS takes. It chooses by the family and
- * model of the processor, and takes one that is newer than itself for the
- * oldest: Debian 12's (0.3.21) has an Emerald Rapids for a Prescott, at a third
- * of the speed. Others have wrong kernels for some processors.
+/* coretype.c: selects OpenBLAS's core type. OpenBLAS detects the core type by
+ * the processor's family and model and treats a processor newer than the
+ * library as the oldest type: 0.3.21 (Debian 12) takes an Emerald Rapids for a
+ * Prescott, at a third of the speed. Other versions have wrong kernels for some
+ * processors.
  *
- * So, before the library is loaded, its own choice is tried in a process of its
- * own: which it is, and whether its products are right. Where the processor's
- * flags allow a better type, or the products are wrong, types are tried from
- * the best down, and OPENBLAS_CORETYPE set to the first whose products are
- * right. The verdict is kept in the cache's folder, by processor; it depends on
- * nothing else, so equal machines choose the same. Who sets OPENBLAS_CORETYPE
- * has chosen. */
+ * Before the library is loaded, a child process tries its own choice: the core
+ * type, and whether products are right. If the processor's flags allow a better
+ * type, or products are wrong, types are tried from the best down, and
+ * OPENBLAS_CORETYPE is set to the first one with right products. The verdict is
+ * stored in the cache folder per processor and depends on nothing else, so equal
+ * machines choose the same type. A user's OPENBLAS_CORETYPE is left alone. */
 #include <dlfcn.h>
 #include <strings.h>
 #include <sys/wait.h>
@@ -20,8 +20,8 @@
 
 enum { PATHS = 1024, CORE = 32, SECONDS = 20 };
 
-/* Best first. `speed` compares types, also those that are not tried: without
- * flags. Zen's are Haswell's but for their blocking. */
+/* Core types, best first. `speed` ranks them, including the types without flags,
+ * which are never tried. Zen has Haswell's kernels with other blocking. */
 /* clang-format off */
 static const struct { const char *name, *flags; int speed; } types[] = {
     { "Cooperlake", "avx512f avx512dq avx512bw avx512vl avx512cd avx512_bf16", 4 },
@@ -35,16 +35,16 @@ static const struct { const char *name, *flags; int speed; } types[] = {
 };
 /* clang-format on */
 
-/* What a process that loaded the library found. */
+/* Result of a child process that loaded the library. */
 typedef struct Trial {
-    int right; /* its products */
+    int right; /* are products right? */
     char core[CORE], path[PATHS];
-    int64_t size, mtime; /* of the file at path */
+    int64_t size, mtime; /* of the library's file at path */
 } Trial;
 
 typedef struct Verdict {
     Trial own;      /* without OPENBLAS_CORETYPE */
-    char use[CORE]; /* to set; empty: nothing */
+    char use[CORE]; /* core type to set; empty: none */
 } Verdict;
 
 static Verdict chosen;
@@ -68,7 +68,7 @@ static int speed_of(const char *core)
     return 0;
 }
 
-/* ---- are products right? ------------------------------------------------- */
+/* ---- check of products --------------------------------------------------- */
 
 static uint64_t draw(uint64_t seed, int64_t i)
 {
@@ -90,7 +90,7 @@ typedef struct Shape {
 
 enum { MOST = 224, PAD = 3 };
 
-/* x (rows x cols) to p with leading dimension ld, transposed if t. */
+/* Stores x [rows cols] at p with leading dimension ld, transposed if t. */
 static void lay(Dtype dt, void *p, const double *x, int rows, int cols, int t)
 {
     int ld = (t ? rows : cols) + PAD;
@@ -102,7 +102,7 @@ static void lay(Dtype dt, void *p, const double *x, int rows, int cols, int t)
 
 typedef struct ProductCheck {
     double *a, *b, *c0, *want; /* dense */
-    void *pa, *pb, *pc;        /* as the library gets them */
+    void *pa, *pb, *pc;        /* operands in the library's layout */
 } ProductCheck;
 
 static int one_product(ProductCheck *check, Dtype dt, Shape s, int ta, int tb)
@@ -154,8 +154,8 @@ static Shape shape(int i)
     return (Shape){ size[h % n], size[h / n % n], size[h / n / n % n], i % 2 };
 }
 
-/* Some 30 sizes, among them one that is cut into blocks, in all four layouts,
- * in both precisions; about 15 ms. */
+/* Checks about 30 sizes, one of them larger than a block, in all four layouts
+ * and both precisions; takes about 15 ms. */
 static int products_right(void)
 {
     enum { ROOM = MOST * (MOST + PAD), SHAPES = 30 };
@@ -201,8 +201,8 @@ static void look(Trial *trial)
     trial->right = products_right();
 }
 
-/* In a process of its own: a wrong kernel may also die. core: null for the
- * library's own choice. */
+/* Tries a core type in a child process, which a wrong kernel may crash. core
+ * null: the library's own choice. */
 static Trial try(const char *core)
 {
     Trial t = { .right = 0 };
@@ -229,8 +229,8 @@ static Trial try(const char *core)
     return t;
 }
 
-/* Types that are faster than the library's choice, or any if its products are
- * wrong; none where even those the processor has are not. */
+/* Tries the types that are faster than the library's choice, or all if its
+ * products are wrong. The verdict is "wrong" if no type has right products. */
 static Verdict judge(const char *cpu)
 {
     Verdict v = { .own = try(NULL) };
@@ -260,7 +260,8 @@ static char *cache_path(const char *cpu)
                 XXH3_64bits(s, strlen(s)));
 }
 
-/* A verdict on the file that is still there; 0: none. */
+/* Reads the stored verdict if it is about the library's present file. Returns 0
+ * if there is none. */
 static int recall(const char *path, Verdict *verdict)
 {
     FILE *f = file_stream(path);
@@ -308,7 +309,8 @@ void coretype_choose(void)
         setenv("OPENBLAS_CORETYPE", chosen.use, 1);
 }
 
-/* Products have equal bits where this is equal. */
+/* Returns a hash of the library's version and core type: equal hashes give
+ * bit-equal products. */
 int64_t blas_hash(void)
 {
     const char *s = blas_kind();

@@ -1,6 +1,6 @@
-/* dl.c: libraries are found when they are needed, so that one program starts on
- * a machine without GPUs, without MPI, and says what it found. syms.def is the
- * only list of their functions. */
+/* dl.c: opens shared libraries at first use, so that one program starts on
+ * machines without GPUs or MPI and reports which libraries it found. syms.def
+ * lists their functions. */
 #include <dlfcn.h>
 #include <pthread.h>
 
@@ -29,13 +29,13 @@ static const struct { Lib lib; const char *name; size_t at; int must; } syms[] =
 /* clang-format on */
 
 static struct {
-    int tried, ok, begun; /* begun: by thread */
+    int tried, ok, begun; /* begun: a thread maps it */
     const char *why;
     pthread_t thread;
 } lib[NLIB];
 
-/* Null and *why: that no file is there, or what is wrong with the last that
- * is (no memory to map it, another machine's). */
+/* Opens the first of these files that loads. On failure returns null and *why:
+ * no file exists, or the loader's message about the last one. */
 static void *open_any(const char *files, const char **why)
 {
     for (const char *name; (name = next_word(&files, " "));) {
@@ -62,8 +62,8 @@ static const char *bind(Lib l, void *h)
     return NULL;
 }
 
-/* A library that is there stays; messages are dl_open's. A thread runs it, so
- * without next_word, which interns. */
+/* Thread: maps a library, which stays mapped; dl_open reports errors. It must not
+ * call next_word, whose interning is not thread-safe. */
 static void *map(void *files)
 {
     char name[64];
@@ -106,7 +106,7 @@ int dl_open(Lib l)
     if (l == LIBblas)
         coretype_choose();
     lib[l].tried = 1;
-    if (l == LIBblas) /* it would start its threads while loading */
+    if (l == LIBblas) /* OpenBLAS would start its threads while loading */
         setenv("OPENBLAS_NUM_THREADS", "1", 0);
     const char *why = "not found";
     void *h = open_any(libinfo[l].files, &why);

@@ -1,10 +1,11 @@
-/* hostmem.c: the host's memory, taken in pages, and how much of it a process
- * may still take: what the kernel says is available, and what its control group
- * and those above it (of a container, of a batch job) leave. */
+/* hostmem.c: allocates host memory in pages and finds how much a process can
+ * still allocate: the kernel's MemAvailable, limited by its control group and
+ * that group's parents (container, batch job). */
 #include "process.h"
 
-/* The two versions of control groups: files in the folder of one, and a key of
- * the last: bytes of files' caches, which can be dropped. */
+/* Both versions of control groups: prefix of its line in /proc/self/cgroup, root
+ * folder, files of limit, use and statistics, and the key of the page cache,
+ * which the kernel can drop. */
 static const struct {
     const char *mark, *root, *most, *used, *stat, *key;
 } versions[] = {
@@ -17,7 +18,7 @@ static const struct {
 };
 
 enum { PAGE = 4096, HUGE_PAGE = 2 << 20, NOTNUMBER = 0xff };
-/* The line of a file that begins with `key`, without it. */
+/* Returns the rest of the line of a file that begins with `key`. */
 static const char *line_of(Arena *a, const char *path, const char *key)
 {
     FILE *f = file_stream(path);
@@ -32,7 +33,7 @@ static const char *line_of(Arena *a, const char *path, const char *key)
     return found;
 }
 
-/* -1: it is not there, or is no number ("max"). */
+/* Returns the number in a file; -1: no such file, or not a number ("max"). */
 static int64_t number_in(Arena *a, const char *path, const char *key)
 {
     const char *s = line_of(a, path, key);
@@ -41,7 +42,7 @@ static int64_t number_in(Arena *a, const char *path, const char *key)
     return s && *s >= '0' && *s <= '9' ? strtoll(s, NULL, 10) : -1;
 }
 
-/* What one group leaves. */
+/* Returns the bytes that one group's limit leaves. */
 static int64_t left_in(Arena *a, int v, const char *group)
 {
     const char *in = strf(a, "%s%s", versions[v].root, group);
@@ -55,7 +56,7 @@ static int64_t left_in(Arena *a, int v, const char *group)
     return most - used + (cache > 0 ? cache : 0);
 }
 
-/* This process's group and those above it. */
+/* Returns the least of the bytes left by this process's group and its parents. */
 static int64_t left_by_groups(Arena *a, int v)
 {
     FILE *f = fopen("/proc/self/cgroup", "r");
@@ -94,9 +95,9 @@ int64_t host_free(void)
     return least;
 }
 
-/* ---- taking it ----------------------------------------------------------- */
+/* ---- allocation ---------------------------------------------------------- */
 
-/* Big arenas begin at a huge page so that the kernel can use them. */
+/* Large arenas are aligned to a huge page so that the kernel can use them. */
 void *pages(int64_t bytes, const char *what)
 {
     int64_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : PAGE;

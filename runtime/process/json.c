@@ -7,8 +7,8 @@
 typedef struct Scanner {
     const char *s, *end;
     const char *why;     /* null: no damage so far */
-    uint8_t *isobject;   /* a bit for each open array or object */
-    size_t depth, bytes; /* of isobject */
+    uint8_t *isobject;   /* stack: one bit for each open array or object */
+    size_t depth, bytes; /* bits used and bytes allocated of isobject */
     uint8_t few[32];     /* isobject of shallow texts */
 } Scanner;
 
@@ -108,7 +108,7 @@ static int scan_number(Scanner *c)
     return 1;
 }
 
-/* A string, a number or a word. */
+/* Checks a string, a number or a word. */
 static int scan_atom(Scanner *c)
 {
     static const char *const words[] = { "null", "true",     "false",
@@ -129,7 +129,7 @@ static int scan_atom(Scanner *c)
     return fail(c, "neither a value nor its end");
 }
 
-/* Into an array or object. */
+/* Enters an array or object. */
 static int descend(Scanner *c)
 {
     uint8_t bit = (uint8_t)(1 << c->depth % 8);
@@ -159,7 +159,7 @@ static int in_object(const Scanner *c)
     return c->isobject[top / 8] >> top % 8 & 1;
 }
 
-/* A member's key and colon. */
+/* Checks a member's key and colon. */
 static int scan_key(Scanner *c)
 {
     if (!at_char(c, '"'))
@@ -174,7 +174,7 @@ static int scan_key(Scanner *c)
     return 1;
 }
 
-/* The value behind spaces. 0: damaged. */
+/* Checks the value after spaces. Returns 0 if it is damaged. */
 static int scan_value(Scanner *c)
 {
     for (;;) {
@@ -214,7 +214,7 @@ static int damaged(const Scanner *c, const char *s, JsonError *e)
     return -1;
 }
 
-/* The value that begins here, without the spaces behind it. */
+/* Returns the value that begins here, without trailing spaces. */
 static JsonValue take_value(Scanner *c)
 {
     const char *from = c->s;
@@ -350,7 +350,8 @@ static size_t put_utf8(uint32_t c, char *to)
     return n;
 }
 
-/* Behind "\u", of which *s takes the digits, and those of the other half. */
+/* Returns the code point of an escape; *s is after "\u" and moves past the
+ * digits, and past a surrogate's other half. */
 static uint32_t escaped(const char **s, const char *end)
 {
     uint32_t c = four_digits(*s), low;
@@ -367,7 +368,8 @@ static uint32_t escaped(const char **s, const char *end)
     return 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00);
 }
 
-/* The next byte as it is, or an escape's character, 1 to 4 bytes. */
+/* Writes the next byte, or an escape's character in UTF-8, to `to`. Returns 1 to
+ * 4 bytes. */
 static size_t next_bytes(const char **s, const char *end, char *to)
 {
     static const char from[] = "bfnrt", is[] = "\b\f\n\r\t";
@@ -493,7 +495,7 @@ static int same_text(Arena *a, JsonValue x, JsonValue y)
     return n == m && !memcmp(s, t, n);
 }
 
-/* The value of this key; no value: there is none. */
+/* Returns the value of this key; JSONnone: there is none. */
 static JsonValue member(Arena *a, JsonValue in, JsonValue key)
 {
     JsonValue name, v, found = { 0 };

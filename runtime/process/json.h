@@ -32,45 +32,43 @@ typedef struct JsonValue {
 typedef struct JsonError {
     const char *why;      /* never freed */
     size_t at;            /* bytes before the damage; n: the text ends early */
-    int64_t line, column; /* from 1, column in bytes; line 0: no place */
+    int64_t line, column; /* counted from 1, column in bytes; line 0: no place */
 } JsonError;
 
-/* Check a text that is one value: 0, or -1 and *e. */
+/* Checks a text that is one value. Returns 0, or -1 and *e. */
 int jv_open(const char *s, size_t n, JsonValue *v, JsonError *e);
-/* jv_open on a file's text, which lives in the arena. No file: 0 and no value.
- */
+/* jv_open on a file's text, which lives in the arena. Returns 0 and no value if
+ * there is no such file. */
 int jv_load(Arena *a, const char *path, JsonValue *v, JsonError *e);
 
 JsonKind jv_kind(JsonValue v);
-/* The next member of an object, or element of an array (key: no value), from
- * *at = 0 on. 0: there is none. */
+/* Returns the next member of an object or element of an array (key: no value)
+ * and advances *at, which starts at 0. Returns 0 after the last. */
 int jv_next(JsonValue in, size_t *at, JsonValue *key, JsonValue *v);
 int64_t jv_count(JsonValue in); /* members or elements; others have 0 */
-/* The values of an object's keys, in one pass; no value where it lacks one, or
- * where it is no object. */
+/* Finds the values of an object's keys in one pass; JSONnone for absent keys, or
+ * if it is not an object. */
 void jv_fields(JsonValue in, const char *const *key, int nkey, JsonValue *v);
 JsonValue jv_get(JsonValue in, const char *key);
 
 int jv_is(JsonValue v, const char *text); /* is it this string? */
-/* A number, 1 for true, 0 for false; NaN for other kinds. */
+/* Returns a number, 1 for true, 0 for false; NaN for other kinds. */
 double jv_real(JsonValue v);
-/* 1 and *x where it is a whole number that an int64_t holds; else 0. */
+/* Returns 1 and *x if v is an integer that an int64_t holds, otherwise 0. */
 int jv_int(JsonValue v, int64_t *x);
-/* A string's bytes to `to`, which has room for v.n of them; their count to *n.
- * Null, or why not: it is no string or no UTF-8. */
+/* Decodes a string to `to`, which has room for v.n bytes, and sets *n to its
+ * bytes. Returns null, or the reason why not: not a string, or not UTF-8. */
 const char *jv_decode(JsonValue v, char *to, size_t *n);
-/* The same in an arena, with a zero byte after it. Null: it is none, or n is
- * null and the string holds a zero byte. */
+/* As jv_decode, into the arena, with a zero byte at the end. Returns null if v is
+ * not a string, or if n is null and the string holds a zero byte. */
 char *jv_text(Arena *a, JsonValue v, size_t *n);
-/* Equal as values: numbers as reals, objects in any order of their keys. The
- * recursion is no deeper than the shallower of both; the arena is for scratch.
- */
+/* Are two values equal? Numbers are compared as reals, objects in any order of
+ * their keys. Recursion is as deep as the shallower value; the arena is scratch. */
 int jv_same(Arena *a, JsonValue x, JsonValue y);
 
-/* An object as its members, a vec; duplicate keys stay. jv_set replaces the
- * value of a key or adds it; no value: the member is left out. jv_object is the
- * text, of which values that nobody set are as they were; indent: spaces before
- * its closing brace. */
+/* Members of an object, a vec; duplicate keys stay. jv_set replaces the value of
+ * a key or adds it; JSONnone leaves the member out. jv_object returns the text,
+ * in which unchanged values keep theirs; indent: spaces before its closing brace. */
 typedef struct JsonMember {
     JsonValue key, value;
 } JsonMember;

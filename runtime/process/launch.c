@@ -1,7 +1,7 @@
-/* launch.c: who this process is among those that a launcher started. */
+/* launch.c: world size and rank of this process from its launcher's environment. */
 #include "process.h"
 
-/* How launchers say who a process is: mpirun, and srun with PMIx. */
+/* Environment variables of launchers: mpirun, and srun with PMIx. */
 enum { SIGN, WORLD, RANK, LOCAL, PLACE, NFACT };
 static const char *const launchers[][NFACT] = {
     /* clang-format off */

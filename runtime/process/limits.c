@@ -1,16 +1,14 @@
-/* limits.c: what a process makes sure of before anything else: that descriptors
- * 0, 1 and 2 are taken, so that no file of a run becomes one of them; that a
- * write beyond the limit of file sizes is an error of that write; that the ends
- * of processes it starts are told; that there is room on the stack; that the
- * exit status after a fault is INTERNAL_ERROR. */
+/* limits.c: prepares a process at its start. Descriptors 0, 1 and 2 are open, so
+ * no file of a run becomes one of them. A write beyond the file size limit
+ * returns an error. Ends of child processes are reported. The stack is large
+ * enough. The exit status after a fault is INTERNAL_ERROR. */
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
 
 #include "process.h"
 
-/* Bytes of stack: wished for, and without which nothing is begun (the deepest
- * models compile with 96 KiB). */
+/* Bytes of stack: wanted, and required (the deepest models compile with 96 KiB). */
 enum { STACK = 8 << 20, LEAST = 1 << 20 };
 
 static void take_descriptors(void)
@@ -24,8 +22,8 @@ static void take_descriptors(void)
         close(fd);
 }
 
-/* The system looks at the limit when the main stack grows: raising it helps.
- * Threads, those of libraries too, get theirs when they are made. */
+/* Raises the stack limit, which the kernel reads when the main stack grows.
+ * Threads, including those of libraries, read it when they are created. */
 static void take_stack(void)
 {
     struct rlimit r;
@@ -83,7 +81,7 @@ void process_start(const char *commit)
     program_commit = commit;
     take_descriptors();
     signal(SIGXFSZ, SIG_IGN);
-    signal(SIGCHLD, SIG_DFL); /* whoever started this may ignore it */
+    signal(SIGCHLD, SIG_DFL); /* the parent process may have ignored it */
     catch_faults(1);
     take_stack();
 }

@@ -1,4 +1,4 @@
-/* pool.c: a few threads that share the ranges of a kernel.
+/* pool.c: threads that share the ranges of a kernel.
  *
  * One job at a time. Its ranges are numbered; a thread takes the next number
  * from `claim`, whose upper half is the job's number, so a thread that wakes
@@ -18,7 +18,7 @@
 enum { MAXTHREAD = 256, SPINS = 4000, PERTHREAD = 4 };
 
 struct Pool {
-    int n; /* threads, the caller's among them */
+    int n; /* threads, including the caller */
     int spins;
     _Atomic uint64_t claim; /* job << 32 | next range */
     _Atomic uint32_t wake;  /* counts jobs; sleepers wait for a change */
@@ -42,7 +42,7 @@ static void futex(_Atomic uint32_t *word, int op, uint32_t val)
     syscall(SYS_futex, word, op | FUTEX_PRIVATE_FLAG, val, NULL, NULL, 0);
 }
 
-/* Take and run ranges until none is left. */
+/* Takes and runs ranges until none is left. */
 static void work(Pool *pool)
 {
     for (;;) {
@@ -86,7 +86,8 @@ static void *thread_main(void *arg)
 
     for (;;) {
         await_job(pool, seen);
-        /* Before `stop`: it may be set between, and is then seen next time. */
+        /* wake is read before `stop`, which may be set between the two reads and
+         * is then seen in the next turn. */
         seen = atomic_load(&pool->wake);
         if (atomic_load(&pool->stop))
             return NULL;
@@ -211,7 +212,7 @@ static void update_some(void *ctx, int64_t lo, int64_t hi)
         v[i] = v[i] * 0.9f + 1;
 }
 
-/* The first pass takes the pages. */
+/* The first pass allocates the pages and is not timed. */
 double pool_moves(Pool *pool)
 {
     float *v = pages(MOVED, "measuring memory");

@@ -1,6 +1,6 @@
-/* startup.c: what the time before the first step goes to. A phase lasts until
- * the next one begins; those of one name count together, in the order in which
- * they first came. */
+/* startup.c: phases of the time before the first step. A phase lasts until the
+ * next one begins. Phases of one name are summed; names are listed in order of
+ * their first phase. */
 #include <time.h>
 
 #include "process.h"
@@ -8,7 +8,7 @@
 enum { MAXPHASE = 24 };
 
 static struct {
-    int n, now;   /* now: the one that runs; -1: none */
+    int n, now;   /* now: current phase; -1: none */
     double begun; /* seconds */
     struct {
         const char *name;

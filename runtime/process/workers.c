@@ -1,7 +1,7 @@
-/* workers.c: processes that take calls from one list, for work that a library
- * does under a lock of its process. They share what memory had when they were
- * started, and leave what they make in files; a call whose process dies is not
- * made again. */
+/* workers.c: processes that take calls from one list, for libraries that hold a
+ * process-wide lock while they work. They start with a copy of this process's
+ * memory and return results in files. A call whose process dies is not
+ * repeated. */
 #include <limits.h>
 #include <malloc.h>
 #include <signal.h>
@@ -10,19 +10,19 @@
 
 #include "process.h"
 
-enum { MOSTSECONDS = 300 }; /* of a call: a process that hangs ends */
+enum { MOSTSECONDS = 300 }; /* time limit of a call */
 enum { LARGE = 32 << 20, MORE = 64 << 20 }; /* bytes; LARGE: the limit */
 
 struct Workers {
-    _Atomic int64_t next; /* call */
+    _Atomic int64_t next; /* next call to take */
 };
 
 static struct {
-    pid_t parent, pid[MAXWORKERS]; /* 0: it was waited for */
+    pid_t parent, pid[MAXWORKERS]; /* 0: already waited for */
 } started;
 
-/* What is freed stays: else NVRTC takes 200,000 pages of the system, 6 % of its
- * time. */
+/* Keeps freed memory in the process: NVRTC otherwise returns and takes it from
+ * the system again and again. */
 static void keep_memory(void)
 {
     mallopt(M_MMAP_THRESHOLD, LARGE);
@@ -30,7 +30,8 @@ static void keep_memory(void)
     mallopt(M_TOP_PAD, MORE);
 }
 
-/* What the parent catches ends a worker; what it ignores does not. */
+/* Resets a signal that the parent catches to its default; an ignored signal
+ * stays ignored. */
 static void end_by(int sig)
 {
     struct sigaction s;
@@ -68,7 +69,7 @@ static void wait_for_all(void)
     }
 }
 
-/* At exit: they hold this process's files, its pipes and locks. */
+/* At exit: ends the workers, which hold this process's files, pipes and locks. */
 static void end_all(void)
 {
     if (started.parent != getpid())
