@@ -1,5 +1,5 @@
-/* main.c: pleat-run executes a plan. The runtime alone: no Lua, no passes, no
- * code generators. */
+/* main.c: pleat-run executes a plan. It links the runtime alone: no Lua, passes
+ * or code generators. */
 #include "runtime.h"
 
 static const char usage[] =
@@ -12,7 +12,8 @@ static const char usage[] =
     "eval, save and log intervals, data, name, from, resume.\n"
     "A plan is a program: run only plans you built.";
 
-/* A run's folder stands for its plan, with its settings. */
+/* Returns the path of the plan. A run folder stands for its plan, and its
+ * settings go to *c; null: a plan file. */
 static const char *settings_of(const char *path, Settings **c)
 {
     *c = NULL;

@@ -1,5 +1,5 @@
-/* runtime.h: all of what executes a plan, for those outside. The border to the
- * compiler is plan.h; this folder links neither Lua nor passes nor code
+/* runtime.h: public interface of the runtime, which executes plans. Its interface
+ * to the compiler is plan.h; this folder links neither Lua nor passes nor code
  * generators. */
 #ifndef PLEAT_RUNTIME_H
 #define PLEAT_RUNTIME_H

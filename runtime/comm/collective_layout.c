@@ -1,6 +1,6 @@
-/* collective_layout.c: what two ranks of a collective exchange: runs of
- * elements, strides in both buffers, and where the block of each rank begins.
- * An all-gather has one block for all, the others have one for each. */
+/* collective_layout.c: layout of the blocks that two ranks of a collective
+ * exchange: runs of elements, strides in both buffers, start of each rank's
+ * block. An all-gather sends one block to all ranks, the others one to each. */
 #include "comm.h"
 
 int is_collective(InstrKind k)
@@ -24,7 +24,7 @@ int64_t block_place(const BlockLayout *layout, const BlockPlace *place,
                          : pos * place->stride + h * place->half;
 }
 
-/* What is sent lies as what is received did, and the other way round. */
+/* Returns the layout of the transposed collective: sender and receiver swapped. */
 static BlockLayout turned(BlockLayout s)
 {
     BlockLayout t = s;
@@ -36,7 +36,7 @@ static BlockLayout turned(BlockLayout s)
     return t;
 }
 
-/* Of an all-gather; turned, that of a reduce-scatter: what is sent to each. */
+/* Returns the layout of an all-gather; turned, that of a reduce-scatter. */
 static BlockLayout gather_blocks(int64_t outer, int64_t chunk, int64_t zig,
                                  int64_t low, int64_t g)
 {
@@ -98,7 +98,7 @@ int64_t block_elems(const BlockLayout *layout)
     return layout->halves * half_elems(layout);
 }
 
-/* Copy one half; a dense side has its runs one after another. */
+/* Copies one half; the runs of a dense side are contiguous. */
 static void copy_half(const BlockLayout *layout, int size, const uint8_t *src,
                       uint8_t *dst, DenseSide dense)
 {
@@ -131,7 +131,8 @@ void copy_block(const BlockLayout *layout, int size, const uint8_t *src,
     }
 }
 
-/* Runs of one half, joined where they follow each other on both sides. */
+/* Calls the function for each run of one half; runs that are contiguous on both
+ * sides are joined. */
 static void half_runs(const BlockLayout *layout, int64_t out, int64_t in,
                       PairFn *fn, void *ctx)
 {

@@ -15,7 +15,7 @@ enum { SILENCE = 10 }; /* seconds in which another ends this rank */
 
 /* ---- ranks --------------------------------------------------------------- */
 
-/* The ranks of this run, once MPI runs. */
+/* Returns the ranks of this run; MPI is initialized. */
 static Comm *started(void)
 {
     static Comm *c;
@@ -40,7 +40,7 @@ void comm_plan(Text *out)
     comm_share(comm, out->s, n);
 }
 
-/* Checked before MPI starts, when all ranks still see the same. */
+/* Checks the world size before MPI starts: all ranks fail alike. */
 Comm *comm_open(Arena *a, int64_t world)
 {
     Comm *c = alloc(a, sizeof *c);
@@ -118,7 +118,7 @@ void comm_questions(Comm *comm)
         mpi_questions();
 }
 
-static int64_t asked; /* local: of the one process */
+static int64_t asked; /* local: value of the pending comm_max */
 
 void comm_ask(Comm *comm, int64_t v)
 {
@@ -150,9 +150,9 @@ typedef struct Sum {
     Dtype dt;
     Reduce op;
     int64_t size;              /* ranks */
-    const uint8_t *const *src; /* of each rank; element i of outer block o */
-    int64_t chunk, stride;     /*   is at o * stride + i */
-    uint8_t *const *dst;       /* one result, or the same to all */
+    const uint8_t *const *src; /* per rank; element i of outer block o is */
+    int64_t chunk, stride;     /*   at o * stride + i */
+    uint8_t *const *dst;       /* one result, or a copy for each rank */
     int64_t ndst, dststride;
 } Sum;
 
@@ -195,7 +195,7 @@ static void sum_strip(const Sum *k, int64_t from, int64_t to, int64_t w)
     }
 }
 
-/* Elements [lo, hi) of all outer blocks laid end to end. */
+/* Sums elements [lo, hi), counted over all outer blocks. */
 static void sum_range(void *ctx, int64_t lo, int64_t hi)
 {
     const Sum *k = ctx;
@@ -283,8 +283,8 @@ static void local_reducescatter(const Coll *k, Pool *pool)
 
 /* ---- mpi: pack, exchange, unpack or sum ---------------------------------- */
 
-/* This rank's n blocks, one after another: from its buffer, or packed into
- * stage. What will be summed is packed in the order of its result. */
+/* Returns this rank's n blocks contiguously: in its buffer, or packed into stage.
+ * Blocks of a reduction are packed in the order of the result. */
 static const uint8_t *packed(const Coll *k, const BlockLayout *s, int size,
                              int64_t n, uint8_t *stage)
 {
@@ -299,7 +299,7 @@ static const uint8_t *packed(const Coll *k, const BlockLayout *s, int size,
     return stage;
 }
 
-/* One half of a block as it lies in a buffer: an MPI type. */
+/* Returns an MPI type for one half of a block in a buffer. */
 static void *half_type(const BlockLayout *s, const int64_t *stride, int size)
 {
     int64_t bytes[4];
@@ -309,7 +309,7 @@ static void *half_type(const BlockLayout *s, const int64_t *stride, int size)
     return mpi_strided(s->run * size, s->n, bytes, 4);
 }
 
-/* Large blocks one pair of ranks at a time, straight from place to place. */
+/* Exchanges large blocks pair by pair, without packing. */
 static void far_pairs(const Coll *k, const BlockLayout *s, int size)
 {
     const uint8_t *send = k->part[0].send;
@@ -360,7 +360,7 @@ static void place_blocks(const Coll *k, int size, const uint8_t *in)
                    SRCDENSE);
 }
 
-/* elems of every rank, one rank after another, summed into dst. */
+/* Sums `elems` elements of every rank, stored rank after rank at `in`, into dst. */
 static void far_sum(const Coll *k, Pool *pool, const uint8_t *in, Dtype dt,
                     Reduce op, int64_t elems, void *dst)
 {
@@ -407,7 +407,7 @@ static void far_shares(const Coll *k, Pool *pool)
         memcpy(k->part[0].recv, sum, (size_t)(n * size));
 }
 
-/* Few bytes are gathered and summed on every rank: half the messages. */
+/* Small data are gathered and summed on every rank, which halves the messages. */
 static void far_allreduce(const Coll *k, Pool *pool, UnderWay *way)
 {
     const AllreduceArgs *x = &k->instr->allreduce;
@@ -421,7 +421,7 @@ static void far_allreduce(const Coll *k, Pool *pool, UnderWay *way)
     way->in = k->stage;
 }
 
-/* What has arrived, to its place. */
+/* Unpacks or sums the received blocks. */
 static void far_end(const Coll *k, Pool *pool, const uint8_t *in)
 {
     const AllreduceArgs *args = &k->instr->allreduce;
@@ -446,7 +446,8 @@ typedef struct CommGroup {
     void *comm;
 } CommGroup;
 
-/* In the order of their atoms, so that no two ranks wait for each other. */
+/* Groups are created in order of their atoms, so that no two ranks wait for each
+ * other. */
 void comm_groups(Comm *comm, Arena *a, const Mesh *m, const uint32_t *atoms,
                  int n)
 {

@@ -1,10 +1,10 @@
-/* fail.c: how the ranks of a run fail: one of them says why. */
+/* fail.c: failure of a run with several ranks: one rank reports it. */
 #include "comm.h"
 
 enum { SILENCE = 10 }; /* seconds in which another ends this rank */
 
-/* Before MPI runs all ranks meet the same error, and rank 0 says it; after that
- * the first to claim it does, and ends the others. */
+/* Before MPI starts all ranks meet the same error, and rank 0 reports it; later
+ * the first rank that claims it reports it and ends the others. */
 static void fail_here(const char *msg)
 {
     int64_t rank = launch_rank();
@@ -19,7 +19,7 @@ static void fail_here(const char *msg)
     else if (!rank)
         fputs(msg, stderr);
     else
-        sleep(SILENCE); /* rank 0 must come to say it */
+        sleep(SILENCE); /* rank 0 needs time to report */
     if (mpi_running()) {
         watch_end();
         mpi_abort(err_status);

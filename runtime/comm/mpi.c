@@ -1,6 +1,6 @@
-/* mpi.c: ranks in several processes, through Open MPI opened at run time. Only
- * under a launcher. One communicator for each set of ranks, made at start in
- * the same order everywhere. Counts of MPI are ints: what is longer goes
+/* mpi.c: ranks in several processes, by Open MPI, which is opened at run time
+ * under a launcher. Each set of ranks has a communicator, created at start in
+ * one order on all ranks. MPI's counts are ints: longer messages are sent
  * pairwise, in pieces. */
 #define _POSIX_C_SOURCE 200809L
 #include <time.h>
@@ -59,9 +59,9 @@ void mpi_abort(int status)
     _exit(status);
 }
 
-/* Waits for a request. MPI_Wait polls for as long as it takes; where there are
- * more ranks than processors that takes the time of those it waits for. This
- * polls for EAGER, then naps between looks. */
+/* Waits for a request. MPI_Wait polls until the end, and with more ranks than
+ * processors takes time from the ranks it waits for. This function polls for
+ * EAGER seconds, then sleeps NAP between tests. */
 static void finish(void **request)
 {
     double since = monotonic();
@@ -74,7 +74,7 @@ static void finish(void **request)
     }
 }
 
-/* So many elements of a type to `dest`, and from `src`. */
+/* Sends nout elements of otype to `dest` while receiving from `src`. */
 static void swap(const void *out, int nout, void *otype, int64_t dest, void *in,
                  int nin, void *itype, int64_t src)
 {
@@ -126,8 +126,8 @@ void mpi_swap(const void *out, void *otype, int64_t dest, void *in, void *itype,
     swap(out, 1, otype, dest, in, 1, itype, src);
 }
 
-/* Block i of `out` (outstep bytes apart; 0: the same to all) to rank i of the
- * group, block i of `in` from it. */
+/* Sends block i of `out` (outstep bytes apart; 0: one block to all) to rank i of
+ * the group and receives block i of `in` from it. */
 static void pairwise(const Coll *coll, const uint8_t *out, int64_t outstep,
                      uint8_t *in, int64_t bytes)
 {
@@ -185,7 +185,7 @@ void mpi_bcast(void *p, int64_t bytes, int64_t from)
     }
 }
 
-/* `bytes` of every rank, in order. */
+/* Gathers `bytes` of every rank in order. */
 void mpi_gather(const void *mine, void *all, int64_t bytes)
 {
     void *soon;
@@ -216,8 +216,8 @@ int64_t mpi_max(int64_t v)
     return best;
 }
 
-/* A question has a communicator of its own: ranks ask at different moments
- * among their other collectives. */
+/* Pending maximum (comm_ask). It has its own communicator: ranks start it at
+ * different points among their other collectives. */
 static struct {
     void *comm, *request;
     int64_t mine, *all;

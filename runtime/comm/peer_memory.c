@@ -1,7 +1,7 @@
 /* peer_memory.c: memory that all ranks of one machine read and write: pages of
- * a file without a name, which a rank opens by the number that its owner has
- * for it. A rank's token, which lies there until all have it, tells whether
- * that was the right file. */
+ * an anonymous file, which a rank opens by its owner's descriptor number. The
+ * owner's token, stored there until all ranks have mapped it, shows that it is
+ * the right file. */
 #include "comm.h"
 
 int comm_near(const Comm *comm, int64_t rank)
@@ -18,7 +18,8 @@ static void *map_file(int fd, int64_t bytes)
     return p == MAP_FAILED ? NULL : p;
 }
 
-/* That of a rank, which has it under this number; null: not to be had. */
+/* Maps the file that is descriptor `number` of a rank's process. Returns null if
+ * that fails. */
 static void *map_peer(const Peer *peer, int number, int64_t bytes)
 {
     char path[64];
@@ -46,7 +47,7 @@ void comm_agree(Comm *comm, int bad, const char *what)
             any, comm->peer[any].host, what);
 }
 
-/* Under MPI, where one rank lives here. */
+/* Shares memory under MPI, with one rank a process. */
 static void share(Comm *comm, void **at, int64_t bytes, const char *what)
 {
     int64_t me = comm->first;
@@ -73,7 +74,7 @@ static void share(Comm *comm, void **at, int64_t bytes, const char *what)
     close(fd);
 }
 
-/* A token needs room. */
+/* Returns bytes rounded up to pages, at least those of a token. */
 static int64_t rounded(int64_t bytes)
 {
     enum { PAGE = 4096 };

@@ -1,14 +1,14 @@
-/* peer_rows.c: exchanges of rows on the host (instructions.def), through
- * memory that the group's ranks share: a rank writes rows to where they are
- * read, and reads those that it sums where they were made. In one process all
- * ranks share all; under MPI their arenas are peer memory, where a buffer has
- * one offset on all ranks of a stage.
+/* peer_rows.c: exchanges of rows on the host (instructions.def) by memory that
+ * the group's ranks share: a rank writes rows into the reader's buffer, and
+ * reads the rows that it sums in the buffer of their producer. One process
+ * shares all memory; under MPI the arenas are peer memory, in which a buffer has
+ * the same offset on all ranks of a stage.
  *
- * Nobody may write to a rank that still reads what was there before, or go on
- * before its own rows are read: all meet before and after, by words in peer
- * memory that count the meetings of two ranks. Those after carry how many rows
- * came. A word is not written again before its reader has met the writer once
- * more. */
+ * A rank may write only after the reader has finished with the old rows, and may
+ * go on only after its own rows are read. So ranks have a barrier before and
+ * after an exchange: words in peer memory count the barriers of two ranks. The
+ * words of the second barrier carry the number of rows sent. A word is written
+ * again only after its reader has taken part in the next barrier. */
 #include <sched.h>
 
 #include "comm.h"
@@ -16,21 +16,20 @@
 enum { BEFORE, AFTER, MEETINGS, ROWBITS = 32, ROWGRAIN = 64, MAXRANKS = 4096 };
 
 struct Shared {
-    void **at; /* arenas, by rank; behind each its words [MEETINGS][rank],
-                        by who wrote them */
-    int64_t me, bytes; /* of an arena */
-    uint32_t *times;   /* met so far, by rank */
+    void **at; /* per rank: arena, followed by its words [MEETINGS][writer] */
+    int64_t me, bytes; /* bytes of an arena */
+    uint32_t *times;   /* per rank: barriers so far */
 };
 
 typedef struct Rows {
     const RowsArgs *args;
     RowsMap layout;
-    int64_t ranks, me, bytes; /* of a row */
+    int64_t ranks, me, bytes; /* bytes of a row */
     const int32_t *map;
     uint8_t *own;  /* tokens */
-    uint8_t *here; /* blocks, by rank */
-    uint8_t **at;  /* blocks of each rank */
-    int64_t *came; /* rows, by rank */
+    uint8_t *here; /* own blocks, one per rank */
+    uint8_t **at;  /* per rank: its blocks */
+    int64_t *came; /* per rank: rows received */
 } Rows;
 
 /* ---- memory and words ---------------------------------------------------- */
@@ -71,7 +70,7 @@ void comm_drop_shared(Comm *comm, Shared *shared)
     comm_drop_peers(comm, shared->at, shared->bytes + words(comm));
 }
 
-/* All ranks of the group come here. rows: sent to each. */
+/* Barrier of the group. rows: number sent to each rank. */
 static void meet(const Comm *comm, const Coll *coll, int meeting,
                  const int64_t *rows, int64_t *came)
 {
@@ -97,9 +96,9 @@ static void meet(const Comm *comm, const Coll *coll, int meeting,
     }
 }
 
-/* ---- who shares it ------------------------------------------------------- */
+/* ---- ranks that share memory --------------------------------------------- */
 
-/* Of the group of a rank, one of another machine; -1: there is none. */
+/* Returns a rank of the same group on another machine; -1: there is none. */
 static int64_t far_rank(const Comm *comm, const Mesh *m, uint32_t atoms,
                         int64_t rank)
 {
@@ -143,7 +142,7 @@ void comm_need_near(Comm *comm, const Plan *p)
 
 /* ---- rows ---------------------------------------------------------------- */
 
-/* Rows in a block of a map: those without a token are its last. */
+/* Returns the rows of a map's block; rows without a token are its last. */
 static int64_t rows_in(const Rows *x, int64_t block)
 {
     const int32_t *pair = x->map + x->layout.pair + block * x->args->pair;
@@ -215,7 +214,7 @@ static void sum_range(void *ctx, int64_t lo, int64_t hi)
 
 /* ---- interface ----------------------------------------------------------- */
 
-/* As rank `me` sees it; at: the blocks of each rank. */
+/* Returns the operands of rank `me`; at: the blocks of each rank. */
 static Rows rows_of(const Coll *coll, const Part *part, int64_t me,
                     uint8_t **at, int64_t *came)
 {

@@ -1,5 +1,5 @@
-/* ranks.c: the table of ranks that a run prints when it starts: who runs where,
- * the coordinates in both grids, and the groups. */
+/* ranks.c: the table of ranks that a run prints when it starts: host of each
+ * rank, coordinates in both grids, and groups. */
 #include "comm.h"
 
 static void put_rank(Text *out, const Plan *p, const Comm *comm, int64_t r)

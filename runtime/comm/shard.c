@@ -1,9 +1,9 @@
-/* shard.c: what of a logical tensor a rank holds, by the pieces in the plan.
+/* shard.c: a rank's part of a logical tensor, by the pieces in the plan.
  *
  * Along each axis a rank holds a list of pieces [start, start + len) of the
- * global index, one after another; its part is their product, row-major. What
- * lies beyond the axis' end is padding: it is held, and never moved. Of a
- * tensor in a bucket the rank has only a run of that part. */
+ * global index, in order; its part is their product, row-major. Elements beyond
+ * the end of an axis are padding, which is stored and never moved. A rank has
+ * only a run of its part of a tensor in a bucket. */
 #include "comm.h"
 
 int64_t dim_held(const PlanDim *dim)
@@ -42,9 +42,9 @@ int64_t tensor_at(const Mesh *m, const PlanDim *dim, int64_t rank, int64_t j)
     return aff_at(m, &dim->piece[i].start, rank) + j;
 }
 
-/* Ranks that differ only in atoms the tensor does not depend on hold equal
- * parts; the one with zeros there writes. Stages hold different tensors, apart
- * from copies. */
+/* Ranks that differ only in atoms on which the tensor does not depend hold equal
+ * parts; the rank with zeros there writes. Stages hold different tensors, except
+ * copies. */
 int tensor_owner(const Mesh *m, const Tensor *tensor, int64_t rank)
 {
     if (is_copy(tensor))
@@ -77,8 +77,8 @@ typedef struct ShardWalk {
     const Mesh *mesh;
     const Tensor *tensor;
     int64_t rank;
-    int whole;     /* dims from here on are held whole */
-    int64_t inner; /* elements of those */
+    int whole;     /* first of the trailing dims that are held whole */
+    int64_t inner; /* elements of these dims */
     Clip clip;
     RunFn *run;
     void *ctx;
@@ -104,7 +104,7 @@ static int is_whole(const ShardWalk *walk, int d)
            aff_at(walk->mesh, &dim->piece[0].start, walk->rank) == 0;
 }
 
-/* Rows of dim d at (global, local), both in units of that dim's rows. */
+/* Visits rows of dim d at (global, local), both in units of that dim's rows. */
 static void walk(const ShardWalk *shard_walk, int d, int64_t global,
                  int64_t local)
 {

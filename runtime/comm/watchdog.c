@@ -1,19 +1,18 @@
-/* watchdog.c: says which rank is not there. Only under a launcher, where
- * another process may be dead, stopped, or in another step.
+/* watchdog.c: reports absent ranks. It runs only under a launcher, where another
+ * process may be dead, stopped, or in another step.
  *
- * A thread of every rank listens on a datagram socket, whose addresses all
- * ranks exchange at start. When no step has ended for 60 seconds, or the
- * launcher ends the run, the thread asks the ranks that its rank waits for
- * where they are. Threads answer while their rank waits in MPI or works; who
- * does not answer, asked for some seconds, is dead or stopped. Ranks that
- * answer may be slow (a checkpoint, a file system): they have 600 seconds.
- * $PLEAT_TIMEOUT sets both. The same when NCCL says that a peer or the network
- * has failed.
+ * A thread of every rank listens on a datagram socket; ranks exchange the
+ * addresses at start. If no step has ended for 60 seconds, the launcher ends the
+ * run, or NCCL reports that a peer or the network has failed, the thread asks
+ * the ranks that its rank waits for about their position. Threads answer while
+ * their rank waits in MPI or computes; a rank that does not answer within
+ * seconds is dead or stopped. Ranks that answer may be slow (checkpoint, file
+ * system) and have 600 seconds. $PLEAT_TIMEOUT sets both limits.
  *
- * The first that knows says so in one line, tells all others to be silent,
- * aborts what its GPU waits for, and leaves with status 3; so do the others,
- * unless the launcher ends them before. No datagram is sent while all goes
- * well. */
+ * The first rank that finds the cause reports it in one line, tells all others
+ * to be silent, aborts the waits of its GPU and ends with status 3; the others
+ * follow unless the launcher ends them before. No datagram is sent in a run
+ * without faults. */
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -31,24 +30,24 @@ enum {
     SLOW = 600, /* milliseconds, seconds */
     SILENT = 60,
     ANSWER = 300,
-    ASKED = 10,   /* times before a rank counts as silent */
+    ASKED = 10,   /* questions before a rank counts as silent */
     STAGGER = 40, /* milliseconds */
-    PATIENCE = 2, /* seconds for those who know more */
+    PATIENCE = 2, /* seconds for ranks that may know the cause */
     SILENCE = 10, /* seconds in which another ends this rank */
-    LONGEST = 5,  /* seconds that one look may take */
+    LONGEST = 5,  /* seconds: limit of one check */
     MAXSETS = 64,
     LISTED = 8,
     FAILED = 3
 };
 
 typedef enum NoteKind { ASK, TELL, SAID } NoteKind;
-enum { WORKS = 2 }; /* on a checkpoint, which takes its time */
+enum { WORKS = 2 }; /* the rank writes a checkpoint */
 
 typedef struct Note { /* a datagram */
-    uint64_t token;   /* of this run */
+    uint64_t token;   /* identifies this run */
     int32_t kind, rank;
     uint32_t atoms, inside; /* ASK: group; TELL: waits in MPI, or WORKS */
-    int64_t count;          /* collectives begun over these atoms */
+    int64_t count;          /* collectives started over these atoms */
     char where[200];
 } Note;
 
@@ -64,22 +63,22 @@ static struct {
     int64_t *all; /* every rank */
     uint64_t token;
     pthread_t thread;
-    atomic_int on, stop, said, told, ended; /* told: by another rank */
+    atomic_int on, stop, said, told, ended; /* told: another rank reports */
     _Atomic(const Progress *) run;
     void (*end)(void); /* see watch_ends */
     const char *(*asked)(void);
-    double limit, silent; /* seconds for ranks that answer, that do not */
+    double limit, silent; /* seconds for ranks that answer, and that do not */
 } w = { .fd = -1 };
 
-/* Where this rank is, for the threads of others. */
+/* Position of this rank, which other ranks ask for. */
 static struct {
     pthread_mutex_t lock;
-    const int64_t *ranks; /* waited for */
+    const int64_t *ranks; /* ranks that this one waits for */
     int64_t n;
     uint32_t atoms;
     int64_t count;
     int inside, works, nset;
-    int64_t entered;          /* times so far */
+    int64_t entered;          /* waits so far */
     double since, inside_for; /* seconds */
     struct {
         uint32_t atoms;
@@ -87,7 +86,7 @@ static struct {
     } set[MAXSETS];
 } at = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* ---- what the rank tells its thread -------------------------------------- */
+/* ---- the rank's position ------------------------------------------------- */
 
 void watch_enter(uint32_t atoms, const int64_t *ranks, int64_t n)
 {
@@ -230,7 +229,7 @@ static void tell(const Note *ask)
     post(ask->rank, &n);
 }
 
-/* Read what comes for so long; answers go to a[], by place in ranks[0..n). */
+/* Reads datagrams for ms milliseconds; answers go to a[], indexed as ranks[0..n). */
 static void listen_for(int ms, const int64_t *ranks, int64_t n, int64_t count,
                        Answer *answer)
 {
@@ -310,11 +309,11 @@ static _Noreturn void leave(void)
     _exit(atomic_load(&w.run) ? FAILED : err_status);
 }
 
-/* Why a rank asks where the others are. */
+/* Reason of an inquiry. */
 typedef struct StallReason {
     double waited;    /* seconds without progress */
     int ended;        /* the launcher ends the run */
-    const char *nccl; /* what it says; null: nothing */
+    const char *nccl; /* error that NCCL reports; null: none */
 } StallReason;
 
 static void put_worry(Text *out, const StallReason *reason)
@@ -327,7 +326,7 @@ static void put_worry(Text *out, const StallReason *reason)
         put(out, "no progress for %.0f s", reason->waited);
 }
 
-/* The ranks that this one waits for, and what they answered. */
+/* The ranks that this one waits for, and their answers. */
 typedef struct Inquiry {
     Arena *mem;
     int64_t n, count, *ranks;
@@ -351,7 +350,7 @@ static Inquiry inquire(void)
     return q;
 }
 
-/* Ask those who have not answered yet; how many still have not. */
+/* Asks ranks that have not answered. Returns how many still have not. */
 static int64_t ask(const Inquiry *inquiry)
 {
     Note n = { .token = w.token,
@@ -371,8 +370,8 @@ static int64_t ask(const Inquiry *inquiry)
     return silent;
 }
 
-/* Who is not where this rank is; 1: that is why it waits. *works: some write a
- * checkpoint. */
+/* Appends the ranks that are not at this rank's position. Returns 1 if they are
+ * the cause of its wait. *works: some write a checkpoint. */
 static int put_missing_ranks(Text *out, const Inquiry *inquiry, int ended,
                              int *works)
 {
@@ -395,8 +394,8 @@ static int put_missing_ranks(Text *out, const Inquiry *inquiry, int ended,
     return knows;
 }
 
-/* Says what came out. 0: others may know more, or all ranks answer and there is
- * still time; -1: they write a checkpoint. */
+/* Reports the cause and ends the run. Returns 0 if other ranks may know more, or
+ * all ranks answer within the limit; -1: ranks write a checkpoint. */
 static int report(const StallReason *reason)
 {
     int soon = reason->ended || reason->nccl,
@@ -427,7 +426,8 @@ static int report(const StallReason *reason)
 
 /* ---- the thread ---------------------------------------------------------- */
 
-/* Grows while all goes well; *waits: is there anything to wait for? */
+/* Returns a counter that grows while the run makes progress; *waits: does the
+ * rank wait for anything? */
 static int64_t progress(int *waits)
 {
     const Progress *x = atomic_load(&w.run);
@@ -441,8 +441,8 @@ static int64_t progress(int *waits)
     return n + (x ? atomic_load_explicit(&x->ticks, memory_order_relaxed) : 0);
 }
 
-/* Another rank says why: this one's GPU is freed, and the launcher's turn comes
- * first. */
+/* Ends this rank after another one has reported: frees its GPU, then leaves time
+ * for the launcher to end the run. */
 static _Noreturn void follow(void)
 {
     double end = monotonic() + SILENCE;
@@ -453,8 +453,8 @@ static _Noreturn void follow(void)
     leave();
 }
 
-/* Seconds without progress. Those in which this process did not run, because
- * it was stopped as a whole, do not count. */
+/* Returns seconds without progress, except those in which this process was
+ * stopped. */
 static double without_progress(double waited, double *last, int64_t *seen,
                                int *waits)
 {
@@ -501,7 +501,8 @@ void watch_stop(void)
 
 /* ---- opening ------------------------------------------------------------- */
 
-/* An address other hosts can reach: of the first interface that is up. */
+/* Returns an address that other hosts can reach: that of the first interface
+ * that is up. */
 static uint32_t own_address(void)
 {
     struct ifaddrs *list = NULL;
@@ -521,7 +522,7 @@ static uint32_t own_address(void)
     return a;
 }
 
-/* "0-7,16": the processors this process may use. */
+/* Writes "0-7,16": the processors that this process may use. */
 static void put_cpus(char *s, size_t size)
 {
     cpu_set_t set;
@@ -545,7 +546,7 @@ static Peer self(uint16_t port)
 {
     Peer p = { .address = own_address(), .port = port, .pid = (int)getpid() };
 
-    const char *as = getenv("PLEAT_HOST"); /* tests: several in one */
+    const char *as = getenv("PLEAT_HOST"); /* tests: several hosts on one */
 
     gethostname(p.host, sizeof p.host - 1);
     if (as)
