@@ -86,7 +86,7 @@ typedef struct Part {
 typedef struct Coll {
     const Instr *instr;
     int64_t size;          /* ranks of the group */
-    const int64_t *ranks;  /* in group order */
+    const int64_t *ranks;  /* ranks in group order */
     const Part *part;      /* local: size parts; mpi: one, this rank's */
     int64_t me;            /* mpi: position of this rank */
     void *stage;           /* mpi: instr_work bytes */
@@ -181,8 +181,8 @@ typedef struct BlockPlace {
  * elements; strides in elements. */
 typedef struct BlockLayout {
     int64_t n[4], src[4], dst[4], run;
-    BlockPlace to;   /* in the sender's buffer, by receiver */
-    BlockPlace from; /* in the receiver's buffer, by sender */
+    BlockPlace to;   /* per receiver, in the sender's buffer */
+    BlockPlace from; /* per sender, in the receiver's buffer */
     Zigzag zigzag;
     int halves;
 } BlockLayout;
@@ -208,11 +208,11 @@ void copy_block(const BlockLayout *layout, int size, const uint8_t *src,
 typedef struct Peer {
     uint64_t token;
     uint32_t address;
-    uint16_t port; /* in network order */
+    uint16_t port; /* network byte order */
     int32_t pid;
     char host[64], cpus[48];
 } Peer;
-const Peer *watch_open(Arena *a, int64_t me, int64_t world); /* by rank */
+const Peer *watch_open(Arena *a, int64_t me, int64_t world); /* [world] */
 void watch_close(void);
 /* Progress of a run. */
 typedef struct Progress {
@@ -230,8 +230,9 @@ void watch_stop(void);
 void watch_signal(void);
 /* Encloses a wait for other ranks: n ranks, or with atoms 0 no group. */
 void watch_enter(uint32_t atoms, const int64_t *ranks, int64_t n);
-void watch_all(void);    /* watch_enter for all ranks */
-void watch_others(void); /* watch_enter for all ranks, which arrive in any order */
+void watch_all(void); /* watch_enter for all ranks */
+void watch_others(
+    void); /* watch_enter for all ranks, which arrive in any order */
 /* Between watch_works(1) and (0), other ranks wait for this one without limit. */
 void watch_works(int on);
 void watch_leave(void);

@@ -1,20 +1,19 @@
-/* abort.c: when a run of several GPUs fails, what its GPU waits for is ended.
- * A collective whose peer is gone or stopped never ends by itself: its kernel
- * spins, and the driver may hold up the end of the process. ncclCommAbort makes
- * the kernels in flight return, frees what the library has and closes its
- * connections, which others may notice.
+/* abort.c: ends the waits of a GPU when a run of several GPUs fails. A collective
+ * whose peer is dead or stopped never ends by itself: its kernel spins, and the
+ * driver may delay the end of the process. ncclCommAbort makes kernels in flight
+ * return, frees the library's memory and closes its connections, which other
+ * ranks may notice.
  *
- * It is called for all communicators in one group: the first thing it does is
- * to raise a flag that kernels and the library's threads look at, and only with
- * all flags up can what is behind one communicator be freed, because freeing
- * waits for the whole device. It then waits until no graph holds the
- * communicator, so the graphs go in between; one in flight is freed when it has
- * ended. All of this is done by a thread of its own, which is not waited for
- * longer than LIMIT.
+ * It is called for all communicators in one group. It first sets a flag per
+ * communicator that kernels and the library's threads poll. Freeing a
+ * communicator waits for the whole device, so all flags must be set before. It
+ * then waits until no graph uses the communicator, so graphs are destroyed in
+ * between; a graph in flight is freed when it has ended. A separate thread does
+ * this, and the caller waits for it at most LIMIT seconds.
  *
- * What an aborted collective left is no result. Who launches or takes results
- * holds a lock, and an abort keeps it: from then on the rank does neither, and
- * stays where it is until the process ends. */
+ * An aborted collective has no valid result. Launching and taking results need a
+ * lock that an abort never releases: the rank then does neither and waits for
+ * the end of the process. */
 #include <pthread.h>
 #include <time.h>
 
@@ -23,7 +22,7 @@
 enum { ENTRY = 2, LIMIT = 5, POLL = 1000000 }; /* s, s, ns */
 
 static struct {
-    pthread_mutex_t lock; /* of what follows, and of launching */
+    pthread_mutex_t lock; /* protects the fields below, and launching */
     Gpu *gpu;
     atomic_int done;
 } now = { .lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP };
@@ -70,8 +69,7 @@ static void *end_all(void *arg)
     return NULL;
 }
 
-/* 0: another thread is inside of the library, or launching, and does not come
- * out. */
+/* Takes the lock. Returns 0 if another thread stays in the library or launching. */
 static int hold_soon(void)
 {
     struct timespec end;

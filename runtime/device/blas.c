@@ -1,9 +1,9 @@
 /* blas.c: dense, batched and grouped matrix products.
  *
- * OpenBLAS computes blocks on one thread each; our pool shares the blocks. How
- * a product is cut depends on its sizes only, never on the number of threads,
- * so neither do results. bf16 operands are widened into the scratch buffer
- * first, a bf16 result is accumulated there in fp32 and rounded once.
+ * OpenBLAS computes blocks on one thread each; our pool shares the blocks. The
+ * blocks depend only on a product's sizes, so results do not depend on the
+ * number of threads. bf16 operands are first widened into the scratch buffer; a
+ * bf16 result is accumulated there in fp32 and rounded once.
  *
  * Grouped products (gmm, gmm_wgrad) read each expert's rows from the route map,
  * which begins with the offsets of the local experts; no row beyond the last
@@ -26,8 +26,8 @@ typedef struct Mat {
 
 /* ---- bf16 ---------------------------------------------------------------- */
 
-/* One copy of a loop for each width of vectors, chosen when the program starts:
- * the same integer operations, so the same bits. */
+/* A copy of each loop for each vector width, selected when the program starts:
+ * all have the same integer operations, so the same bits. */
 #if defined __x86_64__ && defined __GNUC__ && !defined __clang__ && \
     !defined __SANITIZE_THREAD__ && !defined __SANITIZE_ADDRESS__
 #define CLONES \
@@ -105,10 +105,10 @@ static void product(Dtype dt, int64_t m, int64_t n, int64_t k, Mat a, Mat b,
                        (int)a.ld, b.p, (int)b.ld, acc ? 1 : 0, c.p, (int)c.ld);
 }
 
-/* Rows of C a task computes, of `rows`. OpenBLAS packs the other operand, of
- * others x k, again for each task: the larger it is, the more rows must pay for
- * it; four tasks are wanted at least. What takes less than some 20 us is not
- * cut. */
+/* Returns the rows of C, out of `rows`, that a task computes. OpenBLAS packs the
+ * other operand [others k] again for each task, so a larger one needs more rows
+ * a task; at least four tasks are wanted. Products below about 20 us have one
+ * task. */
 static int64_t block_of(int64_t rows, int64_t others, int64_t k)
 {
     int64_t other = others * k, blk = other <= 1 << 16   ? 128
@@ -131,10 +131,10 @@ typedef struct Gemm {
     int nb;
     int64_t bn[MAXBATCH], sa[MAXBATCH], sb[MAXBATCH], sc[MAXBATCH];
     int64_t items, blk, blocks; /* blocks of each item */
-    int alongn;                 /* they divide N, not M */
+    int alongn;                 /* blocks divide N, not M */
 } Gemm;
 
-/* Offset of batch item i in an operand with strides s. */
+/* Returns the offset of batch item i in an operand with strides s. */
 static int64_t item_at(const Gemm *gemm, const int64_t *s, int64_t i)
 {
     int64_t off = 0;
@@ -175,7 +175,8 @@ static void gemm_blocks(void *ctx, int64_t lo, int64_t hi)
         gemm_block(ctx, i);
 }
 
-/* Distinct items of an operand: axes with stride 0 repeat the same one. */
+/* Returns the number of distinct items of an operand: axes with stride 0 repeat
+ * the same item. */
 static int64_t distinct(int nb, const int64_t *bn, const int64_t *s)
 {
     int64_t n = 1;
@@ -187,7 +188,7 @@ static int64_t distinct(int nb, const int64_t *bn, const int64_t *s)
 
 typedef enum CastDirection { WIDEN, ROUND } CastDirection;
 
-/* Rows of bf16, ld apart, to or from dense fp32. */
+/* Converts rows of bf16, ld apart, to or from dense fp32. */
 static void convert_rows(Blas *bl, uint16_t *p, int64_t ld, float *dense,
                          int64_t rows, int64_t cols, CastDirection way)
 {
@@ -197,7 +198,7 @@ static void convert_rows(Blas *bl, uint16_t *p, int64_t ld, float *dense,
         each_row(bl->pool, round_rows, dense, cols, p, ld, rows, cols);
 }
 
-/* Convert all items of an operand (rows mat cols each) between its place and
+/* Converts all items of an operand ([rows cols] each) between their place and
  * dense fp32 at `dense`; with WIDEN the operand becomes the dense copy. */
 static void convert(Blas *bl, const Gemm *gemm, Mat *mat, int64_t *s,
                     int64_t rows, int64_t cols, float *dense, CastDirection way)
@@ -288,13 +289,13 @@ typedef struct Gmm {
     Dtype dt;
     int64_t k, n, acc, experts, blk;
     Mat a, b, c;    /* rows, W, out; or a, b, dW */
-    int64_t stride; /* of an expert in W or dW */
+    int64_t stride; /* elements between experts in W or dW */
     const int32_t *off;
     const int64_t *first;
     int weights; /* gmm_wgrad */
 } Gmm;
 
-/* Rows of one expert: out = rows x W[e]. */
+/* Computes a block of rows of one expert: out = rows x W[e]. */
 static void rows_block(const Gmm *gmm, int64_t e, int64_t blk)
 {
     int64_t r = gmm->off[e] + blk * gmm->blk, m = gmm->off[e + 1] - r;
@@ -307,7 +308,7 @@ static void rows_block(const Gmm *gmm, int64_t e, int64_t blk)
             gmm->acc);
 }
 
-/* Some rows of dW[e] as it is stored: k x n, or n x k when transposed. */
+/* Computes a block of rows of dW[e] as stored: k x n, or n x k if transposed. */
 static void weights_block(const Gmm *gmm, int64_t e, int64_t blk)
 {
     int64_t r = gmm->off[e], m = gmm->off[e + 1] - r, lo = blk * gmm->blk;
@@ -337,7 +338,7 @@ static void gmm_blocks(void *ctx, int64_t lo, int64_t hi)
     }
 }
 
-/* Tasks of every expert to bl->first; how many there are. */
+/* Sets bl->first to the first task of every expert. Returns the number of tasks. */
 static int64_t plan_tasks(Blas *bl, Gmm *gmm)
 {
     int64_t n = 0, rows = gmm->c.t ? gmm->n : gmm->k;
@@ -354,7 +355,7 @@ static int64_t plan_tasks(Blas *bl, Gmm *gmm)
     return n;
 }
 
-/* All experts' weights, dense fp32 at d; the strided bf16 ones at mat. */
+/* Converts all experts' weights between dense fp32 at d and strided bf16 at mat. */
 static void convert_weights(Blas *bl, const Gmm *gmm, const Mat *mat, float *d,
                             CastDirection way)
 {
@@ -373,7 +374,7 @@ static float *widen(Blas *bl, Mat *mat, int64_t rows, int64_t cap,
     return to + cap * width;
 }
 
-/* Row 0 of operand i, whose rows have n elements. */
+/* Returns row 0 of operand i, whose rows have n elements. */
 static void *rows_of(const Instr *instr, void *const *buf, int i, int64_t n)
 {
     const int32_t *map = buf[OPERAND(gmm, map)];
@@ -451,8 +452,8 @@ static void gmm_run(Blas *bl, const Instr *instr, void *const *buf,
 
 enum { BUFFER = (128 << 20) + 8192, LIBRARY = 64 << 20 }; /* bytes */
 
-/* Fails unless `more` bytes and OpenBLAS's buffers of all threads can be
- * mapped. OpenBLAS retries without end where it cannot map a buffer. */
+/* Calls err() unless `more` bytes and OpenBLAS's buffers of all threads can be
+ * mapped. OpenBLAS retries forever if it cannot map a buffer. */
 static void check_room(const Pool *pool, size_t more)
 {
     size_t n = (size_t)pool_size(pool), bytes = n * BUFFER + more;
@@ -481,9 +482,10 @@ Blas *blas_open(Arena *a, Pool *pool)
     return blas;
 }
 
-/* OpenBLAS takes so much for each thread at its first product, keeps it, and
- * asks for ever where there is no room: by then others may have what is here.
- * So it takes all now, where it has a function for that. */
+/* OpenBLAS allocates BUFFER bytes a thread at the thread's first product, keeps
+ * them, and retries forever if memory is short, which other processes may have
+ * taken by then. This allocates all of them now if the library has a function
+ * for it. */
 void blas_reserve(const Pool *pool)
 {
     size_t n = (size_t)pool_size(pool);

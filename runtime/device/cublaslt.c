@@ -1,11 +1,11 @@
-/* cublaslt.c: dense products on a GPU through cuBLASLt. Instructions speak
- * of row-major matrices and cuBLASLt of column-major ones: it is asked for the
- * transposed product: C^T = B^T A^T. Of up to three batch axes the last is
- * cuBLASLt's strided batch, the others are calls one after another.
+/* cublaslt.c: dense products on a GPU by cuBLASLt. Matrices of instructions are
+ * row-major and those of cuBLASLt column-major, so it computes the transposed
+ * product: C^T = B^T A^T. The last of up to three batch axes is cuBLASLt's
+ * strided batch; the others are consecutive calls.
  *
- * Products of one shape share one algorithm: the first that cuBLASLt proposes
- * until tune.c sets another. Split sums are added in the compute type: a result
- * is rounded once. */
+ * Products of one shape share one algorithm: the first that cuBLASLt proposes,
+ * until tune.c sets another. Split sums are added in the compute type, so a
+ * result is rounded once. */
 #include "gpu.h"
 
 enum { R32F = 0, R64F = 1, R16BF = 14, COMPUTE32F = 68, COMPUTE64F = 70 };
@@ -29,7 +29,8 @@ struct Lt {
 };
 
 struct LtCall {
-    void *desc, *A, *B, *C; /* of cuBLASLt: A is the instruction's B */
+    void *desc, *A, *B,
+        *C; /* cuBLASLt's descriptors: A is the instruction's B */
     LtShape *shape;
     int f64;
     double beta;
@@ -60,7 +61,8 @@ static void set(void *layout, int attr, int64_t v, int wide)
        "a layout");
 }
 
-/* Row-major rows x cols with leading dimension ld, seen as its transpose. */
+/* Returns the layout of a row-major [rows cols] matrix with leading dimension ld,
+ * as its column-major transpose. */
 static void *matrix(Dtype dt, int64_t rows, int64_t cols, int64_t ld,
                     int64_t batch, int64_t stride)
 {
@@ -78,7 +80,7 @@ static void *matrix(Dtype dt, int64_t rows, int64_t cols, int64_t ld,
 
 /* ---- shapes -------------------------------------------------------------- */
 
-/* Of operand i over all calls, in bytes. */
+/* Returns operand i's alignment in bytes over all calls. */
 static int alignment(const LtCall *call, int i)
 {
     uint64_t bits = (uint64_t)(uintptr_t)call->buf[i] | ALIGNED;
@@ -88,7 +90,7 @@ static int alignment(const LtCall *call, int i)
     return (int)(bits & -bits);
 }
 
-/* "1,0,4096,...,256": what an algorithm depends on. */
+/* Returns "1,0,4096,...,256": the numbers on which an algorithm depends. */
 static char *key_of(const Lt *lt, const LtCall *call, const GemmArgs *args)
 {
     Text t = { .arena = lt->mem };
@@ -105,8 +107,8 @@ static char *key_of(const Lt *lt, const LtCall *call, const GemmArgs *args)
     return t.s;
 }
 
-/* The first proposals of a process take 0.14 s. Without them, and without a
- * check of algorithms that files know, the first product takes as long. */
+/* Asks for algorithms. Returns their number. The first proposals of a process take
+ * 0.14 s; without them the first product would. */
 static int propose(Lt *lt, const LtCall *call, LtHeuristic *heuristic)
 {
     size_t most = LTWORK;
@@ -155,7 +157,7 @@ static LtShape *shape_of(Lt *lt, LtCall *call, const GemmArgs *args)
 
 /* ---- binding ------------------------------------------------------------- */
 
-/* All batch axes but the last: calls one after another. */
+/* Binds all batch axes but the last as consecutive calls. */
 static void bind_outer(LtCall *call, const GemmArgs *args)
 {
     int64_t in = dtypes[args->in].bytes, out = dtypes[args->out].bytes;
@@ -225,7 +227,7 @@ void lt_run(Lt *lt, const LtCall *lt_call, double beta, void *stream)
         }
 }
 
-/* ---- which algorithm ----------------------------------------------------- */
+/* ---- choice of an algorithm ---------------------------------------------- */
 
 LtShape **lt_shapes(const Lt *lt)
 {
@@ -242,7 +244,7 @@ int lt_accepts(const Lt *lt, const LtShape *shape, const uint64_t *algo)
            f.work <= LTWORK;
 }
 
-/* Milliseconds of one product; < 0: it does not run. */
+/* Returns the milliseconds of one product; < 0: it does not run. */
 static float time_of(Lt *lt, const LtCall *lt_call, const uint64_t *algo,
                      int times, void *stream, void *const event[2])
 {
@@ -259,8 +261,8 @@ static float time_of(Lt *lt, const LtCall *lt_call, const uint64_t *algo,
     return bad ? -1 : ms / (float)times;
 }
 
-/* Those that are far behind once are not timed again; of equals the one that
- * was proposed first. */
+/* Algorithms that are much slower in the first timing are not timed again; among
+ * equals the one proposed first wins. */
 void lt_measure(Lt *lt, LtShape *shape, void *stream, void *const event[2])
 {
     LtHeuristic f[CANDIDATES];

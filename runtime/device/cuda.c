@@ -1,24 +1,23 @@
-/* cuda.c: the device that is one GPU: what each instruction becomes (a kernel's
- * arguments, a product of cuBLASLt, a communicator, a link between stages), how
- * it is launched, streams, events and graphs. device.c opens the GPU and counts
- * its memory. */
+/* cuda.c: the device "cuda", one GPU: binds instructions (a kernel's arguments, a
+ * product of cuBLASLt, a communicator, a link between stages), launches them, and
+ * has streams, events and graphs. device.c opens the GPU and counts its memory. */
 #include "gpu.h"
 
 enum { SHARED = 8, UNTIMED = 2, NOTREADY = 600, OUTSIDE = 1 };
-enum { PRIORITY = 8 }; /* of a launch: an attribute */
+enum { PRIORITY = 8 }; /* launch attribute CU_LAUNCH_ATTRIBUTE_PRIORITY */
 
-typedef struct GpuCall { /* an instruction */
+typedef struct GpuCall { /* a bound instruction */
     void *fn, **param;   /* kernels */
-    int64_t blocks;      /* ... along x */
+    int64_t blocks;      /* kernels: blocks along x */
     LtCall *lt;
-    void *comm;       /* collectives; null: of one rank */
+    void *comm;       /* collectives; null: group of one rank */
     PeerCall *peer;   /* exchanges of rows */
     HostKernel *host; /* kernels of the host */
     LinkEnd *end;     /* send, recv, wait */
-    uint32_t place;   /* for trail_put */
+    uint32_t place;   /* argument of trail_put */
 } GpuCall;
 
-/* As in the driver's header. */
+/* CUlaunchAttribute of the driver's header. */
 typedef struct LaunchAttribute {
     int id, pad;
     union {
@@ -58,7 +57,7 @@ static void load_kernels(Gpu *gpu)
         const char *name = gpu->plan->kernel[i].name;
         void *module = NULL;
         if (!c[i].image)
-            continue; /* of the host */
+            continue; /* kernel of the host */
         gpu_ok(dl.cuModuleLoadData(&module, c[i].image), name);
         gpu_ok(dl.cuModuleGetFunction(&gpu->fn[i], module, name), name);
         free(c[i].image);
@@ -109,7 +108,8 @@ static void load(void *d)
 
 /* ---- binding ------------------------------------------------------------- */
 
-/* Blocks that take work in turns are as many as run at a time. */
+/* Returns the blocks of a launch. Kernels whose blocks take work from a queue
+ * have as many as the GPU runs at a time. */
 static int64_t launch_blocks(const Gpu *gpu, const Instr *instr)
 {
     int most = instr->issue.sms;
@@ -210,7 +210,7 @@ static void close_gpu(void *d)
 
     dl.cuStreamSynchronize(gpu->stream[STREAMcompute]);
     abort_watch(NULL);
-    gpu_drop_graphs(gpu); /* they hold communicators */
+    gpu_drop_graphs(gpu); /* graphs use communicators */
     host_calls_close(gpu->host);
     nccl_close(gpu->nccl);
     dl.cuMemFree_v2(gpu->work);
@@ -269,8 +269,8 @@ static void unpin(void *d, void *p, int64_t bytes)
     dl.cuMemHostUnregister(p);
 }
 
-/* What runs beside compute is to start before blocks of compute that wait for a
- * multiprocessor. */
+/* Returns a stream, created at its first use. Side streams get the highest
+ * priority: their blocks start before waiting blocks of compute. */
 static void *stream(Gpu *gpu, StreamKind on)
 {
     int least, first;
@@ -323,14 +323,14 @@ static void finish(void *d)
     links_finish(((Gpu *)d)->links);
 }
 
-/* A stage's stream waits, not who launches. */
+/* Launching never blocks; the stage's stream waits. */
 static int ready(void *d, const BoundInstr *bound)
 {
     (void)d, (void)bound;
     return 1;
 }
 
-/* Before blocks of other streams that wait to start. */
+/* Launches a kernel with the highest priority. */
 static int launch_first(Gpu *gpu, const BoundInstr *bound, int64_t blocks)
 {
     const GpuCall *call = bound->own;
@@ -421,7 +421,7 @@ static void collective(void *d, const BoundInstr *bound, const Part *part)
     trail_put(d, call->place, 1, bound->on);
 }
 
-/* With PLEAT_SYNC: is all well after it? */
+/* PLEAT_SYNC: waits for the instruction and checks for errors. */
 static void issued(void *d, const BoundInstr *bound)
 {
     const Gpu *gpu = d;
@@ -460,7 +460,8 @@ static void record(void *d, StreamKind on, void *event)
     gpu_ok(dl.cuEventRecord(gpu_event->handle, stream(d, on)), "an event");
 }
 
-/* The event of a captured stream would be one inside of the graph. */
+/* Makes a stream wait for an event. An event of a captured stream would be a node
+ * inside the graph. */
 static void wait(void *d, StreamKind on, void *event)
 {
     const GpuEvent *gpu_event = event;

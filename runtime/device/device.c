@@ -1,8 +1,8 @@
-/* device.c: which GPU a rank has, whether the plan can run on it, and what its
- * memory is used for. Outside the plan's arena there are the context, kernels,
- * buffers of NCCL and graphs, work space of products, and a copy of each run's
- * inputs and results: all but what we take ourselves is known by what is free
- * before and after. */
+/* device.c: assigns a GPU to a rank, checks that the plan can run on it, and
+ * counts its memory by use. Outside the plan's arena are the context, kernels,
+ * buffers of NCCL and graphs, workspaces of products, and a copy of each run's
+ * inputs and results. Memory that libraries allocate is the difference of the
+ * free memory before and after. */
 #include "gpu.h"
 
 enum { PROCESSORS = 16, MAJOR = 75, MINOR = 76 };
@@ -12,7 +12,7 @@ static double gib(int64_t bytes)
     return (double)bytes / 0x1p30;
 }
 
-/* ---- what there is ------------------------------------------------------- */
+/* ---- GPUs of this machine ------------------------------------------------ */
 
 int gpu_count(void)
 {
@@ -23,7 +23,7 @@ int gpu_count(void)
     return n;
 }
 
-/* Of the GPU that this rank has; null: gpu_wake made none. */
+/* Context of this rank's GPU; null: gpu_wake made none. */
 static void *woken;
 
 static int device_of_rank(int count)
@@ -48,7 +48,7 @@ static int wake_driver(void)
     return 1;
 }
 
-/* Where something fails, device_open says so. */
+/* Device.wake. Ignores failures, which device_open reports. */
 int gpu_wake(int part)
 {
     if (!part)
@@ -119,7 +119,7 @@ void gpu_doctor(FILE *f)
 
 /* ---- can the plan run here? ---------------------------------------------- */
 
-/* Kernels that use an architecture's own instructions run on no other. */
+/* Calls err() if kernels use architecture-specific instructions of another chip. */
 static void check_kernels(const Gpu *gpu)
 {
     const Plan *p = gpu->plan;
@@ -134,7 +134,8 @@ static void check_kernels(const Gpu *gpu)
             gpu->name, gpu->arch);
 }
 
-/* Plans split work evenly, and the same text must give the same code. */
+/* Calls err() unless all GPUs are alike: plans divide work evenly, and equal
+ * kernel texts must give equal code. */
 static void check_kinds(const Gpu *gpu)
 {
     char mine[160] = "", first[160] = "";
@@ -152,7 +153,8 @@ typedef struct DeviceId {
     char host[64], uuid[16];
 } DeviceId;
 
-/* Two ranks on one GPU wait for each other inside a collective for ever. */
+/* Calls err() if two ranks share a GPU: they would wait for each other inside a
+ * collective forever. */
 static void check_places(const Gpu *gpu)
 {
     int64_t n = gpu->comm->world, twin = -1;
@@ -218,8 +220,8 @@ void device_count(Gpu *gpu, MemoryUse use)
     gpu->used = now;
 }
 
-/* "param 1.25, optim 7.50, temp 3.00": GiB by class; what programs share is
- * temp. */
+/* Returns "param 1.25, optim 7.50, temp 3.00": GiB by class; memory shared by
+ * programs counts as temp. */
 static char *classes(Gpu *gpu)
 {
     const Role *role = gpu->role;
@@ -265,8 +267,8 @@ void *gpu_pinned(Gpu *gpu, int64_t bytes)
     return p;
 }
 
-/* Each has an allocation of its own, of whole blocks: a handle is of what lies
- * in one block together. */
+/* Device.peers. Each arena is an allocation of whole blocks, since an IPC handle
+ * covers a whole block. */
 void **gpu_peers(Gpu *gpu, int64_t bytes, MemoryUse use)
 {
     enum { BLOCK = 2 << 20, REACHED = 1 };

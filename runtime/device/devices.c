@@ -1,8 +1,8 @@
-/* devices.c: the table of devices, and whether one has what a plan requires. */
+/* devices.c: the table of devices, and checks of the abilities that a plan needs. */
 #include "../../ir/settings/keys.h"
 #include "device.h"
 
-/* A run takes the first that is here. */
+/* A run takes the first available device. */
 static const Device *const devices[] = { &cuda_device, &host_device,
                                          &null_device };
 

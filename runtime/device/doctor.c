@@ -1,5 +1,4 @@
-/* doctor.c: what this machine has: the compiler, each library, the processor,
- * GPUs. */
+/* doctor.c: inventory of this machine: compiler, libraries, processor, GPUs. */
 #include "gpu.h"
 #include "host.h"
 

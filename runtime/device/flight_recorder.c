@@ -1,14 +1,13 @@
-/* flight_recorder.c: at which collective a GPU is. Beside each, in the graph
- * too, the GPU writes to the host's memory that it begins and that it has
- * ended: when ranks wait for each other for ever, the watchdog can say where. A
- * word is program, instruction, and whether it has ended; writing one takes 0.9
- * us of an H200. Only with several ranks, and where such a write works, which
- * is tried. */
+/* flight_recorder.c: records the current collective of a GPU. The GPU writes a
+ * word to host memory at the start and at the end of each collective, inside
+ * graphs too, so the watchdog can name it if ranks wait forever. A word encodes
+ * program, instruction, and whether it has ended; a write takes about 1 us. Used
+ * with several ranks, if a trial write works. */
 #include "gpu.h"
 
 enum { MAPPED = 2, STEPBITS = 24 };
 
-/* Does a graph write? */
+/* Does a write inside a graph work? */
 static int works(Gpu *gpu)
 {
     void *graph = NULL, *exec = NULL;
@@ -42,7 +41,7 @@ void trail_open(Gpu *gpu)
     *gpu->trail = 0;
 }
 
-/* 0: it has none. */
+/* Returns the word of an instruction; 0: it has none. */
 uint32_t trail_place(const Gpu *gpu, const Program *program, const Instr *instr)
 {
     uint32_t at = (uint32_t)(instr - program->instr);

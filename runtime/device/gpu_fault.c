@@ -1,9 +1,8 @@
-/* gpu_fault.c: a GPU that has failed: an illegal address, a trap, an error in
- * its memory. All calls return the error from then on, whatever they ask for,
- * and no other context of the process works any more. To name the call that
- * failed, the process runs its own command again in its place, waiting after
- * each call ($PLEAT_SYNC). Of a training run only the steps that were in flight
- * are run ($PLEAT_AGAIN), on its last checkpoint's values: run_again of
+/* gpu_fault.c: handles a GPU that has failed: an illegal address, a trap, an
+ * error in its memory. All later calls return the error, and no other context of
+ * the process works. To name the call that failed, the process executes its own
+ * command again and waits after each call ($PLEAT_SYNC). A training run repeats
+ * only the steps in flight ($PLEAT_AGAIN), from its last checkpoint: run_again of
  * train.c. */
 #include "gpu.h"
 
@@ -28,15 +27,15 @@ void fault_launching(Gpu *gpu, ProgramKind prog, int64_t step)
     run.step = step;
 }
 
-/* ECC, address, timeout, assert, stack, instruction, alignment, address space,
- * program counter, launch. */
+/* Is it one of these errors: ECC, address, timeout, assert, stack, instruction,
+ * alignment, address space, program counter, launch? */
 static int is_fault(int error)
 {
     return error == 214 || error == 700 || error == 702 || error == 710 ||
            (error >= 714 && error <= 719);
 }
 
-/* This process' command, from its start. Returns if that does not work. */
+/* Executes this process's command again. Returns if that fails. */
 static void start_again(int64_t step)
 {
     char *arg[MAXARG + 1] = { NULL }, *s = calloc(1, ARGS + 1), number[32];

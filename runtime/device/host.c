@@ -1,14 +1,13 @@
-/* host.c: a plan's kernels become shared objects, each kernel once.
+/* host.c: compiles a plan's host kernels to shared libraries, each kernel once.
  *
- * The compiler is $CC or cc; its flags stand here and nowhere else. What it
- * makes is kept in a folder that only its owner can read. Plans of a model have
- * most of their kernels in common, so a kernel has a link there, named by the
- * hash of its text, prelude, compiler, flags and processor, to the library that
- * has it; those without one are compiled to a library together. It is written
- * beside its place and renamed, so a reader sees all of it or nothing, and a
- * lock lets one process compile while others on the same host wait. Big texts
- * are cut into parts that compile side by side: kernels are independent
- * functions behind one prelude. */
+ * The compiler is $CC or cc; only this file has its flags. Libraries are stored
+ * in a folder that only its owner can read. Plans of a model share most kernels,
+ * so the folder has a link for each kernel, named by the hash of its text,
+ * prelude, compiler, flags and processor, to the library that contains it;
+ * kernels without a link are compiled to one new library. A library is written
+ * under a temporary name and renamed, and a lock lets one process compile while
+ * others on the host wait. Long texts are split into parts that compile in
+ * parallel: kernels are independent functions after one prelude. */
 #include <dlfcn.h>
 #include <sched.h>
 #include <sys/file.h>
@@ -20,15 +19,15 @@
 
 struct Code {
     int n;
-    const Kernel *kernel; /* of the plan */
-    void **so;            /* by kernel, of dlopen: another library may have an
-                             edited one of its name */
+    const Kernel *kernel; /* the plan's kernels */
+    void **so; /* per kernel: dlopen handle; another library may have an
+                             edited kernel of the same name */
 };
 
 enum { MAXPART = 8, PARTBYTES = 48 << 10, MAXARG = 48 };
 
-/* None of these lets the compiler change a result: no contraction, and errno
- * and traps are the only things given up. */
+/* No flag lets the compiler change a result: contraction is off, and only errno
+ * and traps are not supported. */
 static const char *const flags[] = { "-std=gnu11",
                                      "-march=native",
                                      "-ffp-contract=off",
@@ -38,9 +37,9 @@ static const char *const flags[] = { "-std=gnu11",
                                      "-w",
                                      NULL };
 
-/* PLEAT_OPT, one of 0 g 1 2 3, instead of -O3 for runs that are short. gcc -Og
- * compiles in less than half the time of -O1, and what it makes is nearly as
- * fast; what -O0 makes takes five times as long. */
+/* Returns the optimization level: PLEAT_OPT (0 g 1 2 3) replaces -O3 for short
+ * runs. gcc -Og compiles in less than half the time of -O1 and its code is
+ * nearly as fast. */
 static const char *level(void)
 {
     const char *s = getenv("PLEAT_OPT");
@@ -49,7 +48,7 @@ static const char *level(void)
                                                    : "-O3";
 }
 
-/* Kernels of tests poison their arrays on the stack. */
+/* Returns the flag by which kernels of tests poison their arrays on the stack. */
 static const char *poison_flag(void)
 {
     return poison_asked() ? "-DPLEAT_POISON" : NULL;
@@ -131,7 +130,7 @@ const char *host_compiler(void)
 
 /* ---- the cache's key ----------------------------------------------------- */
 
-/* A text of any length, or null. */
+/* Appends a text of any length, or null. */
 static void put_whole(Text *out, const char *text)
 {
     putn(out, text, text ? strlen(text) : 0);
@@ -144,7 +143,7 @@ static char *hash_of(Arena *a, const Text *text)
     return strf(a, "%016lx%016lx", h.high64, h.low64);
 }
 
-/* Of all that a kernel's code depends on but its text. */
+/* Returns a key of everything that a kernel's code depends on except its text. */
 static char *common_key(Arena *a, const Plan *p)
 {
     Text out = { .arena = a };
@@ -167,7 +166,7 @@ static char *kernel_key(Arena *a, const char *common, const char *text)
     return hash_of(a, &out);
 }
 
-/* Of n kernels together. */
+/* Returns the key of n kernels together. */
 static char *keys_key(Arena *a, char *const *key, int n)
 {
     Text out = { .arena = a };
@@ -200,7 +199,7 @@ static int part_count(const Plan *p)
     return parts < MAXPART ? parts : MAXPART;
 }
 
-/* Kernels i, i+parts, i+2*parts ...: neighbours are of like size. */
+/* Writes kernels i, i+parts, i+2*parts ..: neighbours have similar sizes. */
 static void write_part(Arena *a, const Plan *p, const char *base, int part,
                        int parts)
 {
@@ -255,7 +254,7 @@ static void drop_parts(Arena *a, const char *base, int parts)
     }
 }
 
-/* The first line of a compiler's log that says "error", or its first line. */
+/* Returns the first line of a compiler's log with "error", or its first line. */
 static char *first_error(Arena *a, const char *path)
 {
     char line[512] = "", first[512] = "";
@@ -274,8 +273,8 @@ static char *first_error(Arena *a, const char *path)
     return strf(a, "%s", *line ? line : first);
 }
 
-/* A message about the texts is an internal error; any other is of the compiler
- * or its disk. */
+/* Reports a failed compilation: an error in the text is an internal error, others
+ * are faults of the compiler or its disk. */
 static _Noreturn void refuse(Arena *a, const char *base)
 {
     const char *why = first_error(a, logfile);
@@ -317,9 +316,8 @@ static void compile(Arena *a, const Plan *p, const char *dir, const char *so)
 
 /* ---- libraries --------------------------------------------------------- */
 
-/* A link to the library that has the kernel of this key: a hard one, which
- * takes no inode, of which a plan would need as many as it has kernels; or what
- * an older Pleat left there. */
+/* Returns the path of the link for this key: a hard link to the library, which
+ * takes no inode, although a plan has many kernels; or an older Pleat's file. */
 static char *link_of(Arena *a, const char *dir, const char *key)
 {
     return strf(a, "%s/%s.kernel", dir, key);
@@ -331,9 +329,9 @@ typedef struct Library {
     void *so; /* null: damaged */
 } Library;
 
-/* The library of the cache that has the kernel of this key; null: none, or a
- * damaged one. A library is opened once, not by each of its names: to find that
- * it is open takes longer the more are. */
+/* Returns the cache's library for this path; null: there is none, or it is
+ * damaged. A library with several names is opened once, since dlopen compares a
+ * name with all open libraries. */
 static void *made_before(Arena *a, Library **all, const char *path)
 {
     struct stat st;
@@ -348,7 +346,8 @@ static void *made_before(Arena *a, Library **all, const char *path)
     return new.so;
 }
 
-/* A cache without links compiles again. */
+/* Links a library under a kernel's key; without the link the kernel is compiled
+ * again. */
 static void keep_link(Arena *a, const char *dir, const char *key,
                       const char *library)
 {
@@ -360,10 +359,10 @@ static void keep_link(Arena *a, const char *dir, const char *key,
     if (link(library, part))
         return;
     rename(part, path);
-    unlink(part); /* there still, if both were of one library */
+    unlink(part); /* rename leaves it if both names are one file */
 }
 
-/* The kernels that no library of the cache has, to one. */
+/* Compiles the kernels that the cache lacks to one library. */
 static void make_rest(Arena *a, Code *code, const Plan *p, const char *dir,
                       char *const *key)
 {
@@ -425,7 +424,7 @@ Code *host_load(Arena *a, const Plan *p)
         flock(lock, LOCK_EX);
     Library *libraries = NULL;
     /* dlopen returns a library that it opened before under this name, although
-     * another process may have put another file there: the kernel decides. */
+     * another process may have replaced the file: the kernel's symbol decides. */
     for (int i = 0; i < c->n; i++) {
         void *so = made_before(a, &libraries, link_of(a, dir, key[i]));
         c->so[i] = so && dlsym(so, p->kernel[i].name) ? so : NULL;

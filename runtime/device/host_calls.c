@@ -1,8 +1,7 @@
-/* host_calls.c: kernels that a GPU's plan runs on the host's processors, in the
- * host's memory (Launch.host). They are compiled as the host device's are. A
- * stream calls each when what stands before it is done and goes on when it has
- * returned, a graph too: from a thread of the driver, which shares the work
- * with threads that do nothing else. */
+/* host_calls.c: kernels of a GPU's plan that run on the host's processors, in
+ * host memory (Launch.host). They are compiled as the host device's kernels are.
+ * A stream or graph calls each as a host function in order, from a thread of the
+ * driver, which shares the work with threads that only do this. */
 #include "gpu.h"
 #include "host.h"
 
@@ -55,7 +54,8 @@ void host_calls_close(HostCalls *calls)
         pool_close(calls->pool);
 }
 
-/* Its buffers have one place for all micro-batches. */
+/* Binds a kernel of the host, whose buffers have the same address in all
+ * micro-batches. */
 HostKernel *host_call_bind(const HostCalls *calls, const BoundInstr *bound)
 {
     HostKernel *call = alloc(calls->arena, sizeof *call);

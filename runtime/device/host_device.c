@@ -1,8 +1,8 @@
-/* host_device.c: the device that is this machine's processors. Buffers of plans
- * lie in the host's memory, several ranks of a plan may live in one process,
- * and an instruction has run when its call returns: streams are one, an event
- * is a time. Under MPI a collective of another stream than compute is only
- * begun, and ended when its event is waited for, or its stream goes on. */
+/* host_device.c: the device "host", this machine's processors. Buffers are in
+ * host memory, several ranks of a plan may share a process, and an instruction
+ * has run when its call returns: there is one stream, and an event is a time.
+ * Under MPI a collective on another stream than compute is only started; it is
+ * completed when its event is waited for or its stream continues. */
 #include "host.h"
 
 typedef struct Host {
@@ -13,17 +13,17 @@ typedef struct Host {
     Code *code;
     Blas *blas;
     Channels *channels;
-    Shared *shared;         /* the arena that other ranks reach, or null */
-    struct HostCall **call; /* vec: of all instructions */
-    uint32_t *atoms;        /* vec: of collectives */
-    void *work;             /* what instructions without a large enough */
-    int64_t nwork;          /*   scratch buffer take turns with */
-    void *apart;            /* the same of collectives beside others */
+    Shared *shared;         /* the arena that other ranks access, or null */
+    struct HostCall **call; /* vec: all instructions */
+    uint32_t *atoms;        /* vec: atoms of collectives */
+    void *work;             /* workspace shared by instructions without a */
+    int64_t nwork;          /*   large enough scratch buffer; its bytes */
+    void *apart;            /* workspace shared by overlapped collectives */
     int64_t napart;
-    const Instr *_Atomic ending; /* a collective that is waited for */
-    struct Beside {              /* the last collective beside compute */
-        int64_t n;               /* which it is, from 1 */
-        int64_t done;            /* of them are at their end */
+    const Instr *_Atomic ending; /* collective that is waited for */
+    struct Beside {              /* the last overlapped collective */
+        int64_t n;               /* its number, counted from 1 */
+        int64_t done;            /* number of completed ones */
         StreamKind on;
         Coll k;
         Part part;
@@ -33,15 +33,15 @@ typedef struct Host {
 
 typedef struct HostEvent {
     double at;
-    int64_t behind; /* collectives beside compute */
+    int64_t behind; /* overlapped collectives started before it */
 } HostEvent;
 
 typedef struct HostCall {
     KernelFn *fn;
     void *scratch; /* products, collectives */
-    Channel *chan; /* send, wait; recv when its sender is here */
-    int64_t need;  /* bytes of work space */
-    int beside;    /* a collective of another stream than compute */
+    Channel *chan; /* send, wait; recv from a sender in this process */
+    int64_t need;  /* bytes of workspace */
+    int beside;    /* is it a collective of another stream than compute? */
 } HostCall;
 
 /* ---- opening ------------------------------------------------------------- */
@@ -71,7 +71,7 @@ static void load(void *d)
     host->blas = blas_open(host->mem, host->pool);
 }
 
-/* Its own scratch buffer, if that is enough. */
+/* Uses the instruction's scratch buffer as workspace if it is large enough. */
 static void bind_scratch(const Host *host, const BoundInstr *bound,
                          HostCall *call)
 {
@@ -110,7 +110,8 @@ static void bind(void *d, BoundInstr *bound, const Program *prog, int64_t runs)
     }
 }
 
-/* Of those that have none: calls beside compute, or the others. */
+/* Allocates one workspace for the instructions without one: overlapped
+ * collectives, or all others. */
 static void share_work(Host *host, int beside, void **work, int64_t *bytes)
 {
     for (size_t i = 0; i < vec_len(host->call); i++) {
@@ -199,14 +200,14 @@ static void end_beside(Host *host)
     atomic_store(&host->ending, NULL);
 }
 
-/* For the watchdog: which collective, not which instruction comes after it. */
+/* Device.where: the pending collective, not the instruction after it. */
 static const Instr *where(const void *d, int *ended)
 {
     *ended = 0;
     return atomic_load(&((const Host *)d)->ending);
 }
 
-/* An instruction of this stream goes on. */
+/* Completes the pending collective before an instruction of its stream. */
 static Host *follow(void *d, StreamKind on)
 {
     Host *h = d;
@@ -345,7 +346,7 @@ static double between(void *d, void *from, void *to)
     return ((HostEvent *)to)->at - ((HostEvent *)from)->at;
 }
 
-/* ---- what is said of it -------------------------------------------------- */
+/* ---- description --------------------------------------------------------- */
 
 static const char *chip(const void *d)
 {

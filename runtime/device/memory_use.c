@@ -1,4 +1,4 @@
-/* memory_use.c: what a device's memory is for, in words. */
+/* memory_use.c: names of the uses of a device's memory. */
 #include "device.h"
 
 const char *const memory_uses[NMEMORYUSE] = {

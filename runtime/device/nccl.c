@@ -1,9 +1,9 @@
-/* nccl.c: the plan's collectives between GPUs. One communicator for each
- * distinct set of atoms, split from that of the world, all at start and in one
- * order on all ranks, whatever their stages do; the id travels over MPI.
- * What is dense in blocks is NCCL's own collective, a call a block in one
- * group; other shapes are a send and a receive (or a sum to one rank) for each
- * run of elements that follow each other on both sides, in one group. */
+/* nccl.c: the plan's collectives between GPUs. Each distinct set of atoms has a
+ * communicator, split from the world's at start, in one order on all ranks
+ * whatever their stages do; MPI transfers the id. Dense blocks use NCCL's own
+ * collectives, a call a block in one group; other layouts use a send and a
+ * receive (or a sum to one rank) for each run of elements that is contiguous on
+ * both sides, in one group. */
 #include <limits.h>
 
 #include "gpu.h"
@@ -23,11 +23,12 @@ struct Nccl {
     int64_t rank;
     Comm *comm;
     void *world;
-    int ctas;         /* most of a group; INT_MIN: NCCL's choice */
+    int ctas; /* largest number of CTAs of a group; INT_MIN: NCCL's choice */
     NcclGroup *group; /* vec; atoms 0: a pair of stages */
 };
 
-/* A fault of CUDA inside of NCCL is a lack of memory more often than not. */
+/* Calls err() unless status is 0. A CUDA error inside NCCL usually means that
+ * memory is short, so the message says so. */
 static void ok(int status, const char *what)
 {
     size_t left = 0, total = 0;
@@ -53,11 +54,11 @@ typedef struct Config { /* ncclConfig_t of 2.18; later ones read it */
     int share;
 } Config;
 
-/* NCCL's buffers grow with what runs at once, some 0.1 GiB a communicator and
- * more when it speaks. Groups take turns on one stream, so they share those of
- * the world; the links between stages run beside them and have their own, few.
- * Where there is more than one, none has more than CTAS: on 4 H200 tp2 ep4 has
- * 1.8 GiB outside of the plan instead of 2.4, pp2 ep2 1.8 instead of 2.9. */
+/* Returns a communicator's configuration. Every communicator takes about 0.1 GiB
+ * and more when it is used. Groups run one after another on one stream, so they
+ * share the world's buffers; links between stages run beside them and have
+ * their own. With more than one communicator none has more than CTAS channels,
+ * which saves up to 1 GiB a GPU. */
 static Config config(int ctas, int share)
 {
     int least = ctas == INT_MIN ? INT_MIN : 1; /* one without the other is
@@ -90,8 +91,8 @@ static int is_named(const Role *role, uint32_t atoms)
     return 0;
 }
 
-/* The ranks that share these atoms with this one, if its role speaks to them;
- * all ranks in their own order: the world's communicator. */
+/* Opens the group of ranks that share these atoms with this rank, if its role uses
+ * it. All ranks in order are the world's communicator. */
 static void open_group(Nccl *nccl, const Role *mine, uint32_t atoms)
 {
     int64_t n = mesh_extent(nccl->mesh, atoms);
@@ -140,8 +141,8 @@ Nccl *nccl_open(Arena *a, const Plan *p, Comm *comm)
     return x;
 }
 
-/* Of all ranks together and in one order: each waits for its members. What was
- * captured with a communicator must be gone before. */
+/* Called by all ranks together; closes in one order, since each close waits for
+ * its members. Graphs that use a communicator must be destroyed before. */
 void nccl_close(Nccl *nccl)
 {
     comm_barrier(nccl->comm);
@@ -158,7 +159,7 @@ void nccl_close(Nccl *nccl)
     watch_leave();
 }
 
-/* Kernels in flight end, calls return; nothing is freed yet. */
+/* Ends kernels in flight, so that calls return; frees nothing. */
 void nccl_abort(Nccl *nccl)
 {
     dl.ncclGroupStart();
@@ -176,7 +177,7 @@ void nccl_reclaim(Nccl *nccl)
     nccl->group = NULL;
 }
 
-/* Null, or how another rank or the network has failed. */
+/* Returns null, or the failure of another rank or the network. */
 const char *nccl_check(const Nccl *nccl)
 {
     int e = 0, asked = 0;
@@ -203,7 +204,7 @@ void *nccl_pair(Nccl *nccl, int64_t color, int64_t key)
     return split(nccl, 0, color < 0 ? NOCOLOR : color, key);
 }
 
-/* ---- what NCCL is asked for ---------------------------------------------- */
+/* ---- calls of NCCL ------------------------------------------------------- */
 
 static int type_of(Dtype dt)
 {
@@ -242,8 +243,8 @@ typedef struct NcclCall { /* one collective */
     uint64_t from, to;
 } NcclCall;
 
-/* A run to the peer and the one from it; of a sum the run that is the peer's
- * and the place of this rank's own. */
+/* Sends a run to the peer and receives one; for a reduction, reduces the peer's
+ * run to it and receives this rank's own. */
 static void piece(void *ctx, int64_t out, int64_t in, int64_t n)
 {
     const NcclCall *call = ctx;
@@ -262,7 +263,7 @@ static void piece(void *ctx, int64_t out, int64_t in, int64_t n)
     nccl_recv(call->comm, call->dt, n, to, (int)call->peer, call->stream);
 }
 
-/* Dense blocks as NCCL has them: an all-gather's, or a reduce-scatter's. */
+/* Issues an all-gather or reduce-scatter of dense blocks. */
 static void blocks(const NcclCall *call, int64_t outer, int64_t chunk,
                    int64_t ranks)
 {
@@ -301,7 +302,7 @@ static void ppermute(const NcclCall *call, const PpermuteArgs *args,
               (int)((me + ranks - args->by) % ranks), call->stream);
 }
 
-/* Runs to and from each rank, in any layout. */
+/* Issues runs to and from each rank, in any layout. */
 static void pieces(NcclCall *call, const Instr *instr, int64_t ranks)
 {
     for (call->peer = 0; call->peer < ranks; call->peer++)

@@ -1,7 +1,7 @@
-/* null_device.c: the device of target=null. Nothing is executed: of each stage
- * its memory by class and the height of its programs, of a step its collectives
- * by kind and group, its seconds, bubble and FLOPs, of the parameters what is
- * stored more than once. One core is enough for any number of ranks. */
+/* null_device.c: the device of target=null. It executes nothing and prints a
+ * report: memory by class and peak of the programs of each stage; collectives by
+ * kind and group, seconds, bubble and FLOPs of a step; parameters that are stored
+ * more than once. One core is enough for any number of ranks. */
 #include <inttypes.h>
 
 #include "../../ir/settings/keys.h"
@@ -34,7 +34,7 @@ static void put_role(FILE *out, const Plan *p, int i)
 typedef struct Traffic {
     InstrKind kind;
     uint32_t atoms;
-    double times, bytes; /* of one rank and step */
+    double times, bytes; /* per rank and step */
 } Traffic;
 
 static int is_moved(InstrKind k)
@@ -83,7 +83,8 @@ static void put_traffic(FILE *out, const Plan *p, int role)
 /* ---- work and time ------------------------------------------------------- */
 
 typedef struct Flops {
-    double all, products, again; /* FLOPs of one rank and step */
+    double all, products,
+        again; /* FLOPs per rank and step; again: recomputed */
 } Flops;
 
 static Flops flops_of(const Role *role)
@@ -103,9 +104,10 @@ static Flops flops_of(const Role *role)
     return w;
 }
 
-/* Share of a step that a stage waits where all chunks take the same time and
- * transfers none: pp - 1 chunks fill the pipeline and drain it, beside vpp
- * chunks of each micro-batch; -1: no such formula. */
+/* Returns the bubble, the share of a step in which a stage waits, if all chunks
+ * take the same time and transfers none: pp - 1 chunks fill and drain the
+ * pipeline beside vpp chunks of each micro-batch; -1: the schedule has no such
+ * formula. */
 static double formula(const Plan *p)
 {
     enum pp_schedule kind = opts_pp_schedule(p->opts);
@@ -162,7 +164,7 @@ typedef struct CopyTotals {
     int64_t copies, tensors, bytes;
 } CopyTotals;
 
-/* By how often all ranks together hold them. */
+/* Returns parameter bytes by the number of copies that all ranks hold. */
 static CopyTotals *copies_of(const Plan *p, int64_t *once, int64_t *all)
 {
     CopyTotals *v = NULL;

@@ -1,14 +1,12 @@
-/* nvrtc.c: kernel text to cubins for one GPU, each distinct text once, in
- * parallel, kept in the private cache under a hash of text, compiler and flags.
- * A kernel that is refused: its text and the compiler's log stay beside the
- * cache, the message names both.
+/* nvrtc.c: compiles kernel texts to cubins for one GPU, each distinct text once,
+ * in parallel, stored in the private cache under a hash of text, compiler and
+ * flags. The text of a refused kernel and the compiler's log stay beside the
+ * cache, and the message names both.
  *
- * NVRTC 13.0 runs its front end under one lock of the process, 21 ms of each
- * kernel's 100, 15 with --minimal: for Qwen3's 111 kernels, 11 s of a core,
- * that is 2.3 s however many threads there are. So processes compile, the
- * longest text first, and this one finds what they made in the cache.
- * libnvrtc.alt has the same lock and the same times; --split-compile makes
- * other bits. */
+ * NVRTC 13.0 runs its front end, about a fifth of its time, under one lock of the
+ * process, so processes compile instead of threads, the longest text first, and
+ * this one finds their results in the cache. libnvrtc.alt has the same lock;
+ * --split-compile changes the bits. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -17,19 +15,19 @@
 enum { MINIMAL = 1204 }; /* version 12.4: --minimal is known */
 enum { MAXFLAG = 5 };
 
-typedef struct Build { /* of a plan */
+typedef struct Build { /* kernels of a plan */
     const Plan *plan;
-    Cubin *out;       /* by kernel */
-    char **why;       /* by kernel: the log, when it was refused */
-    const char *left; /* by kernel: it is of the host */
+    Cubin *out;       /* per kernel */
+    char **why;       /* per kernel: the log if it was refused */
+    const char *left; /* per kernel: is it a kernel of the host? */
 } Build;
 
-typedef struct BuildPart { /* a kernel of one of them */
+typedef struct BuildPart { /* a kernel of a plan */
     Build *build;
     int kernel;
-    size_t length;      /* of its text */
-    XXH128_hash_t hash; /* of all that its cubin depends on */
-    const char *path;   /* in the cache */
+    size_t length;      /* bytes of its text */
+    XXH128_hash_t hash; /* hash of text, compiler and flags */
+    const char *path;   /* file in the cache */
 } BuildPart;
 
 struct Builds {
@@ -38,12 +36,12 @@ struct Builds {
     const char *dir, *version;
     const char *flag[MAXFLAG];
     int nflag;
-    int64_t ranks, place; /* that compile beside each other; this one */
-    Build *build;         /* of each plan */
+    int64_t ranks, place; /* ranks that share the work; index of this one */
+    Build *build;         /* per plan */
     int nbuild;
     BuildPart *part; /* vec: the longest first */
     Workers *workers;
-    _Atomic int64_t next; /* part that a thread of this process takes */
+    _Atomic int64_t next; /* next part for a thread of this process */
 };
 
 /* ---- files --------------------------------------------------------------- */
@@ -140,7 +138,7 @@ static int cached(const BuildPart *part)
     return !access(part->path, R_OK);
 }
 
-/* What several plans have lies side by side. */
+/* Is part i equal to the one before? Equal texts of several plans are adjacent. */
 static int seen(const Builds *builds, int64_t i)
 {
     return i && XXH128_isEqual(builds->part[i - 1].hash, builds->part[i].hash);
@@ -156,11 +154,11 @@ static void work(void *ctx, int64_t i)
     compile(builds, part);
     keep(part);
     if (part->build->out[part->kernel].image && !cached(part))
-        _exit(1); /* the folder is full: more would be lost, too */
+        _exit(1); /* the disk is full: further results would be lost too */
 }
 
-/* A plan has its kernels, and may have pages that a device reads: with older
- * kernels of Linux those move at a fork. */
+/* Set once a plan has its kernels: it may then have pages that a device reads,
+ * and older Linux kernels move these at a fork. */
 static int loaded;
 
 static void start_workers(Builds *builds)
@@ -184,7 +182,7 @@ void nvrtc_wait(Builds *builds)
 
 /* ---- threads ------------------------------------------------------------- */
 
-/* Of this process: what the cache has, and compiles what it has not. */
+/* Takes cubins from the cache and compiles the missing ones in this process. */
 static void take(void *ctx, int64_t lo, int64_t hi)
 {
     Builds *builds = ctx;
@@ -209,8 +207,9 @@ static void take_all(Builds *builds)
     pool_run(builds->pool, take, builds, pool_size(builds->pool), 1);
 }
 
-/* Ranks of one host compile a part each, and take the others' from the cache;
- * what is not there (another file system, a kernel refused) each compiles. */
+/* Each rank of a host compiles a part and takes the others' parts from the cache;
+ * it compiles parts that are missing there (another file system, a refused
+ * kernel). */
 static void finish(Builds *builds, Comm *comm)
 {
     nvrtc_wait(builds);
@@ -223,7 +222,7 @@ static void finish(Builds *builds, Comm *comm)
     take_all(builds);
 }
 
-/* ---- all of them --------------------------------------------------------- */
+/* ---- all kernels --------------------------------------------------------- */
 
 static void add_plan(Builds *builds, const Plan *p)
 {

@@ -1,6 +1,6 @@
-/* nvtx.c: what profilers call what they see: a range a program's run, a row and
- * a step, by the model's names. Costs a test of a pointer when none listens.
- * NVTX is a header of the CUDA toolkit; without it there are no ranges. */
+/* nvtx.c: ranges for profilers: a program's run, a row and a step, with the
+ * model's names. Without a profiler a range costs a test of a pointer. NVTX is a
+ * header of the CUDA toolkit; without it there are no ranges. */
 #include "device.h"
 
 #ifdef HAVE_CUDA

@@ -1,21 +1,21 @@
-/* p2p_host.c: what a pipeline stage hands to another: send, recv, wait.
- * Messages of one pair of ranks and one channel are a queue. Here (`local`) a
- * message is the address of the sender's buffer, which lies still until its
- * wait; between processes it is a row of MPI requests. Queues are made as long
- * as a run can make them, so nothing is allocated in it. */
+/* p2p_host.c: transfers between pipeline stages: send, recv, wait. Messages of
+ * one pair of ranks and one channel form a queue. A message inside a process
+ * (`local`) is the address of the sender's buffer, which does not change until
+ * its wait; between processes it is a row of MPI requests. Queues are allocated
+ * for the longest run, so no run allocates. */
 #include "host.h"
 
 struct Channel {
-    int64_t from, to, tag; /* ranks; chan of the plan */
-    int64_t room, pieces;  /* messages; requests of one */
+    int64_t from, to, tag; /* ranks; channel of the plan */
+    int64_t room, pieces;  /* capacity in messages; requests of a message */
     void **queue;
-    int64_t sent, taken, waited; /* messages so far; taken: here only */
+    int64_t sent, taken, waited; /* messages so far; taken: `local` only */
 };
 
 struct Channels {
     Arena *mem;
     const Comm *comm;
-    Channel **chan; /* vec: what ranks here send */
+    Channel **chan; /* vec: channels on which ranks here send */
 };
 
 Channels *channels_new(Arena *a, const Comm *comm)
@@ -127,8 +127,8 @@ void channel_run(Channel *channel, const BoundInstr *bound)
         run_here(channel, bound);
 }
 
-/* A table sends, receives and waits equally often; if one did not, the next run
- * would begin with an old message. */
+/* Checks that sends, receives and waits of a run are equally many; otherwise the
+ * next run would begin with an old message. */
 void channels_finish(const Channels *channels)
 {
     for (size_t k = 0; k < vec_len(channels->chan); k++) {

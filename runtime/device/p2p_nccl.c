@@ -1,46 +1,46 @@
-/* p2p_nccl.c: what a pipeline stage hands to another GPU: send, recv, wait.
- * NCCL pairs the sends and receives of two ranks by order alone, and both block
- * their stream: on one stream a table in which two stages send to each other
- * before they receive would never end. Here a recv is on the stage's stream,
- * and a send on a stream of its link, behind what the stage has done so far;
- * wait makes the stage's stream wait for it. So a stage waits exactly where it
- * does on the host, and a table that ends there ends here.
+/* p2p_nccl.c: transfers between pipeline stages on GPUs: send, recv, wait. NCCL
+ * pairs the sends and receives of two ranks by order alone, and both block their
+ * stream: on one stream, two stages that send to each other before they receive
+ * would wait forever. So a recv is on the stage's stream, and a send is on its
+ * link's stream, after the stage's work so far; wait makes the stage's stream
+ * wait for the send. A stage then waits exactly where it does on the host.
  *
- * A link is a communicator of two ranks for one direction. The messages of two
- * stages are spread over as many links as are needed for the receiver to take
- * each link's messages in the order in which they are sent, in every program.*/
+ * A link is a communicator of two ranks for one direction. Messages of two stages
+ * use as many links as are needed for the receiver to take each link's messages
+ * in the order in which they are sent, in every program. */
 #include "gpu.h"
 
 enum { SENDER, RECEIVER, UNTIMED = 2 };
 
 typedef struct NcclLink {
-    int from, to, index; /* stages; number among theirs */
+    int from, to, index; /* stages; number among their links */
     void *comm, *stream;
-    void *ready; /* event: the stage came to a send */
+    void *ready; /* event: the stage reached a send */
 } NcclLink;
 
 struct LinkEnd { /* messages of one channel in one program */
     ProgramKind prog;
     int from, to; /* stages */
     int64_t chan;
-    int index; /* of its link */
+    int index; /* number of its link */
     NcclLink *link;
-    void **done; /* events: sender's, by message */
+    void **done; /* sender: an event per message */
     int64_t room, sent, waited;
 };
 
 struct Links {
     Arena *mem;
     const Plan *plan;
-    int me;          /* stage */
-    int64_t *rank;   /* by stage: of this pipeline */
-    NcclLink **link; /* vec: of all stages, in one order */
-    LinkEnd **end;   /* vec: of this stage */
+    int me;          /* this stage */
+    int64_t *rank;   /* per stage: its rank in this pipeline */
+    NcclLink **link; /* vec: links of all stages, in one order */
+    LinkEnd **end;   /* vec: ends of this stage */
 };
 
-/* ---- which link ---------------------------------------------------------- */
+/* ---- assignment of links ------------------------------------------------- */
 
-/* Channels of what a stage sends to (or receives from) another, in order. */
+/* Returns the channels on which a stage sends to (or receives from) another, in
+ * order. */
 static int64_t *order(const Links *links, int stage, ProgramKind prog,
                       InstrKind k, int other)
 {
@@ -75,7 +75,7 @@ static Choice *choice_of(Choice *choice, int64_t chan)
     return NULL;
 }
 
-/* The next message of a link, or of chan, from *i on; -1: no more. */
+/* Returns the next message of a link, or of chan, from *i on; -1: no more. */
 static int64_t next_of(int64_t *v, size_t *i, Choice *choice, int link,
                        int64_t chan)
 {
@@ -104,7 +104,8 @@ static int fits(int64_t *sent, int64_t *got, Choice *choice, int link,
     }
 }
 
-/* Channels from one stage to another by link; how many links. */
+/* Assigns the channels from one stage to another to links. Returns the number of
+ * links. */
 static int choose(const Links *links, int from, int to, ProgramKind prog,
                   Choice **out)
 {
@@ -208,8 +209,8 @@ Links *links_open(Arena *a, const Plan *p, int64_t rank, Nccl *nccl)
     return x;
 }
 
-/* A byte over every link, in one order on all ranks: NCCL connects two ranks
- * when they first speak, and that blocks the host. */
+/* Sends a byte over every link, in one order on all ranks: NCCL connects two ranks
+ * at their first transfer, which blocks the host. */
 void links_warm(Links *links, uint64_t work, void *stream)
 {
     if (!links->link)
@@ -285,7 +286,7 @@ void link_run(LinkEnd *end, const Instr *instr, uint64_t buf, void *stream)
         err(NULL, "a wait for what was not sent (channel %ld)", end->chan);
 }
 
-/* What was not waited for would be outside of the graph. */
+/* Calls err() if a send was not waited for: it would be outside the graph. */
 void links_finish(Links *links)
 {
     for (size_t i = 0; i < vec_len(links->end); i++) {

@@ -1,7 +1,7 @@
-/* peer_gpu.c: exchanges of rows between GPUs that reach each other's memory
- * (codegen/exchange). The arenas of all ranks of this machine are mapped once;
- * behind each lie words by which the blocks of a group meet, a run of them for
- * each set of ranks that exchanges rows. */
+/* peer_gpu.c: row exchanges between GPUs that access each other's memory
+ * (codegen/exchange). The arenas of all ranks of this machine are mapped once.
+ * Each is followed by words for the barriers of a group's blocks, a run of words
+ * for each set of ranks that exchanges rows. */
 #include "gpu.h"
 
 enum { MAXBLOCKS = 64, MEETINGS = 2, WORD = 8, ALIGN = 256 };
@@ -19,8 +19,8 @@ static int64_t words_of(const Gpu *gpu, uint32_t atoms)
            WORD;
 }
 
-/* Where the words of a set of ranks begin behind the arenas' bytes, the same on
- * all ranks: sets follow each other as the plan names them. None: all words. */
+/* Returns the offset of a set's words after the arena, equal on all ranks: sets
+ * are in the plan's order. An unknown set: bytes of all words. */
 static int64_t words_at(const Gpu *gpu, uint32_t atoms)
 {
     const uint32_t *set = plan_groups(gpu->mem, gpu->plan, moves_rows);
@@ -31,7 +31,7 @@ static int64_t words_at(const Gpu *gpu, uint32_t atoms)
     return at;
 }
 
-/* A word of the host's memory that kernels which wait look at. */
+/* Allocates a word of host memory that waiting kernels poll. */
 static void open_stop(Gpu *gpu)
 {
     enum { MAPPED = 2 };

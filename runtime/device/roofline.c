@@ -1,15 +1,15 @@
-/* roofline.c: what a device can do at most, for floors and MFU. GPUs as their
- * data sheets say, without sparsity; the host is measured: one product through
- * BLAS, one copy by all threads. */
+/* roofline.c: peak rates of a device, for floors and MFU. Rates of GPUs are those
+ * of data sheets, without sparsity; the host is measured: one product by BLAS,
+ * one copy by all threads. */
 #include "gpu.h"
 #include "host.h"
 
 typedef struct ChipSheet {
     const char *name;
-    double bf16, fp32, fp64, bytes; /* a second */
+    double bf16, fp32, fp64, bytes; /* FLOP/s; bytes/s */
 } ChipSheet;
 
-/* The first whose name is part of the device's. */
+/* The first row whose name is part of the device's name applies. */
 /* clang-format off */
 static const ChipSheet sheets[] = {
     { "H200",      989e12, 67e12, 67e12, 4.80e12 },

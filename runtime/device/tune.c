@@ -1,9 +1,9 @@
-/* tune.c: which algorithm each dense product takes, chosen by measuring, once:
- * the choice is kept beside the kernel cache under the GPU, cuBLASLt and driver
- * it was made with, and in the run's folder, which a resumed run reads first:
- * the same plan gives the same bits. The first rank of each pipeline stage
- * measures what no file knows; its choice is taken by all ranks, of which rank
- * 0 writes the file. A line is "key algorithm check", in hexadecimal. */
+/* tune.c: chooses the algorithm of each dense product by measuring, once. The
+ * choice is stored beside the kernel cache per GPU, cuBLASLt and driver, and in
+ * the run's folder, which a resumed run reads first, so that a plan gives the
+ * same bits. The first rank of each pipeline stage measures shapes that no file
+ * has; all ranks take its choice, and rank 0 writes the file. A line is "key
+ * algorithm check", in hexadecimal. */
 #include <inttypes.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -44,7 +44,7 @@ static void put_choice(Text *out, const char *key, const uint64_t *algo)
     put(out, " %016" PRIx64 "\n", check_of(key, algo));
 }
 
-/* A line to *algo; 0: it is damaged. */
+/* Parses a line to *algo. Returns 0 if it is damaged. */
 static int read_choice(const char *line, size_t n, TunedAlgo *algo)
 {
     char word[17] = "";
@@ -95,7 +95,7 @@ void tune_text(const void *gpu, Text *out)
 
 /* ---- ranks --------------------------------------------------------------- */
 
-/* The text of `rank` to all. */
+/* Returns the text of `rank` on all ranks. */
 static const char *share(Gpu *gpu, int64_t rank, Text *out)
 {
     int64_t n = (int64_t)out->len;
@@ -108,7 +108,8 @@ static const char *share(Gpu *gpu, int64_t rank, Text *out)
     return s;
 }
 
-/* What rank 0's files know: the resumed run's first, if it was made alike. */
+/* Returns the choices in rank 0's files: those of the resumed run first, if GPU
+ * and libraries are the same. */
 static TunedAlgo *known(Gpu *gpu, const char *cache)
 {
     Text out = { .arena = gpu->mem };
@@ -142,7 +143,7 @@ static int leads(const Gpu *gpu)
     return r == gpu->rank;
 }
 
-/* What this rank's role needs and no file knows. */
+/* Measures the shapes of this rank's role that no file has. */
 static void measure(Gpu *gpu, TunedAlgo *algo, Text *out)
 {
     LtShape **s = lt_shapes(gpu->lt);

@@ -402,7 +402,7 @@ int64_t exec_usage(Exec *exec, Text *out)
     return outside;
 }
 
-/* ---- what the plan says about itself ------------------------------------- */
+/* ---- description of the plan --------------------------------------------- */
 
 static int is_input(const Tensor *tensor)
 {

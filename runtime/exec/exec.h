@@ -36,10 +36,10 @@ typedef struct Rank {
     int64_t id;
     const Role *role;
     struct Stage *stage;
-    uint8_t *base;      /* arena in device memory */
-    uint8_t *arena;     /* arena in host memory: base itself, or its mirror */
-    uint8_t *host;      /* arena of offloaded buffers: host and device share it */
-    void **buf;         /* buffers' addresses in host memory */
+    uint8_t *base;  /* arena in device memory */
+    uint8_t *arena; /* arena in host memory: base itself, or its mirror */
+    uint8_t *host;  /* arena of offloaded buffers: host and device share it */
+    void **buf;     /* buffers' addresses in host memory */
     BoundInstr **bound; /* [program][instruction] */
     Patch ***patch;     /* [program][phase]: vec */
 } Rank;
@@ -89,14 +89,14 @@ typedef struct Exec {
     const Device *dev;
     void *on;              /* handle that the device's open() returned */
     struct Staged *staged; /* not null: the device has its own memory */
-    int late;      /* a run returns once it is launched; its results are those
+    int late;  /* a run returns once it is launched; its results are those
                       of the run before */
-    int hold;      /* plans that may overflow: a step that overflows reports it
+    int hold;  /* plans that may overflow: a step that overflows reports it
                       and updates nothing; a late step also if the step before
                       it overflowed */
-    int alone;     /* for timing: each rank copies in its own memory in place of
+    int alone; /* timing runs: each rank copies in its own memory in place of
                       a collective */
-    double waited; /* seconds in which the host only waited */
+    double waited;    /* seconds in which the host only waited */
     ArenaKind arenas; /* memory of the ranks' buffers */
     Rank *rank;       /* [comm->n] */
     Stage *stage;
@@ -107,8 +107,8 @@ typedef struct Exec {
     const char *bad;  /* line of exec_checked about the first bad number */
     int poison;       /* see poison.c */
     int64_t at;       /* step that was launched last; -1: none */
-    Limits limits;    /* of every step */
-    const Feed *feed; /* of the current run; the scalar `micro`: */
+    Limits limits;    /* limits of every step */
+    const Feed *feed; /* source of the current run; the scalar `micro`: */
     void (*micro)(struct Exec *x, const Rank *r, int64_t micro);
     Progress progress;
     InstrTiming *ran;
@@ -123,8 +123,9 @@ typedef struct Exec {
     void *guarded;
     void *copied;
     unsigned ordered;
-    void *there[2];           /* mirror.c: events, a copy has arrived */
-    void (*idle)(void *self); /* null, or called while the host waits for a run */
+    void *there[2]; /* mirror.c: events, a copy has arrived */
+    void (*idle)(
+        void *self); /* null, or called while the host waits for a run */
     void *idler;
 } Exec;
 
@@ -143,13 +144,13 @@ void poison_instr(const Rank *rank, const BoundInstr *bound);
  * Calls err() if stages wait for each other. */
 void exec_run(Exec *exec, ProgramKind program, const StepValues *values,
               const Feed *feed);
-/* As exec_run; a step whose rows overflowed runs again by its fallback program.
+/* Same as exec_run; a step whose rows overflowed runs again by its fallback program.
  * Returns 1 if it did. */
 int exec_exact(Exec *exec, ProgramKind program, const StepValues *values,
                const Feed *feed);
 /* Waits for the last late run and its results. Returns 0 if none was pending. */
 int exec_settle(Exec *exec);
-/* As exec_run, but checks the results of every instruction. Returns a line that
+/* Same as exec_run, but checks the results of every instruction. Returns a line that
  * names tensor, place and rank of the first NaN or infinity; null: none. */
 const char *exec_checked(Exec *exec, ProgramKind program,
                          const StepValues *values, const Feed *feed);
@@ -166,10 +167,12 @@ double exec_result(const Exec *exec, ResultKind k);
 /* Returns element i of the result block. */
 double exec_out(const Exec *exec, int i);
 double exec_out_at(const Exec *exec, int i, int64_t k);
-double plain_nan(double v); /* v; a NaN without its sign, which prints as "nan" */
-void exec_pull(Exec *exec); /* copies persistent data to the mirror; before reading */
+double
+plain_nan(double v); /* v; a NaN without its sign, which prints as "nan" */
+void exec_pull(
+    Exec *exec); /* copies persistent data to the mirror; before reading */
 void exec_push(Exec *exec); /* copies the mirror to the device; after writing */
-/* As exec_push after a checkpoint was read: also derives weights from masters. */
+/* Same as exec_push, after a checkpoint was read: also derives weights from masters. */
 void exec_filled(Exec *exec);
 void exec_drop(Exec *exec);           /* frees the mirror's pages */
 int64_t exec_bytes(const Exec *exec); /* bytes of the arenas of this process */
@@ -203,7 +206,7 @@ void exec_guard(Exec *exec, StreamKind on);
 Stage *exec_stage(Exec *exec, int role); /* opened when missing */
 const Program *stage_program(const Stage *stage);
 const ScheduleSlot *stage_slot(const Stage *stage);
-int stage_instr(const Stage *stage); /* of the program */
+int stage_instr(const Stage *stage); /* index in the program */
 int stage_ended(const Stage *stage);
 BoundInstr *rank_instr(const Rank *rank);
 /* Returns the index, within the step, of data-parallel rank 0's micro-batch `micro`. */
@@ -216,8 +219,9 @@ void exec_start(Exec *exec, ProgramKind program); /* all stages */
 /* Moves a stage to its next instruction; row -1: to the first. */
 void stage_next(Exec *exec, Stage *stage);
 void run_instr(Exec *exec, Stage *const *s, int n);
-void exec_stages(Exec *exec);              /* runs all stages to their ends */
-void exec_times(Exec *exec, double began); /* fills times of exec->ran from marks */
+void exec_stages(Exec *exec); /* runs all stages to their ends */
+void exec_times(Exec *exec,
+                double began); /* fills times of exec->ran from marks */
 
 /* replay.c: programs on a device with its own memory */
 typedef struct Staged Staged;

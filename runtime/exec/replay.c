@@ -20,7 +20,7 @@
 #include "exec.h"
 
 enum { SPINS = 2000, PAUSE = 20000, ALIGN = 256, WORD = 8 };
-enum { MAXNODES = 64 << 10 }; /* of one graph */
+enum { MAXNODES = 64 << 10 }; /* limit of a graph */
 
 /* Location of an input's bytes in the staged block of micro-batch 0. */
 typedef struct StagedInput {

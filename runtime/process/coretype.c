@@ -39,7 +39,7 @@ static const struct { const char *name, *flags; int speed; } types[] = {
 typedef struct Trial {
     int right; /* are products right? */
     char core[CORE], path[PATHS];
-    int64_t size, mtime; /* of the library's file at path */
+    int64_t size, mtime; /* size and time of the library's file */
 } Trial;
 
 typedef struct Verdict {

@@ -30,9 +30,10 @@ typedef struct JsonValue {
 } JsonValue;
 
 typedef struct JsonError {
-    const char *why;      /* never freed */
-    size_t at;            /* bytes before the damage; n: the text ends early */
-    int64_t line, column; /* counted from 1, column in bytes; line 0: no place */
+    const char *why; /* never freed */
+    size_t at;       /* bytes before the damage; n: the text ends early */
+    int64_t line,
+        column; /* counted from 1, column in bytes; line 0: no place */
 } JsonError;
 
 /* Checks a text that is one value. Returns 0, or -1 and *e. */
@@ -59,7 +60,7 @@ int jv_int(JsonValue v, int64_t *x);
 /* Decodes a string to `to`, which has room for v.n bytes, and sets *n to its
  * bytes. Returns null, or the reason why not: not a string, or not UTF-8. */
 const char *jv_decode(JsonValue v, char *to, size_t *n);
-/* As jv_decode, into the arena, with a zero byte at the end. Returns null if v is
+/* Same as jv_decode, into the arena, with a zero byte at the end. Returns null if v is
  * not a string, or if n is null and the string holds a zero byte. */
 char *jv_text(Arena *a, JsonValue v, size_t *n);
 /* Are two values equal? Numbers are compared as reals, objects in any order of

@@ -53,7 +53,7 @@ const char *dl_name(Lib l);
 int dl_is_open(Lib l); /* did a dl_open of it succeed? */
 /* ---- limits.c: the first call of a program ------------------------------- */
 
-extern const char built_from[];         /* commit from which the program was built */
+extern const char built_from[]; /* commit from which the program was built */
 void process_start(const char *commit); /* commit: built_from */
 /* on: a fault or abort() ends this process with status INTERNAL_ERROR; off: by
  * its signal. */
@@ -61,9 +61,10 @@ void catch_faults(int on);
 
 /* ---- startup.c: clock, and phases before the first step ------------------ */
 
-double monotonic(void);             /* seconds of a monotonic clock */
-void start_phase(const char *name); /* ends the current phase; null: begins none */
-void start_says(Text *out);         /* a line with the seconds of all phases */
+double monotonic(void); /* seconds of a monotonic clock */
+void start_phase(
+    const char *name);      /* ends the current phase; null: begins none */
+void start_says(Text *out); /* a line with the seconds of all phases */
 
 /* ---- hostmem.c: the host's memory ---------------------------------------- */
 

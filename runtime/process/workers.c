@@ -10,7 +10,7 @@
 
 #include "process.h"
 
-enum { MOSTSECONDS = 300 }; /* time limit of a call */
+enum { MOSTSECONDS = 300 };                 /* time limit of a call */
 enum { LARGE = 32 << 20, MORE = 64 << 20 }; /* bytes; LARGE: the limit */
 
 struct Workers {
