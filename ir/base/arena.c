@@ -1,13 +1,13 @@
-/* arena.c: memory by lifetime.
+/* arena.c: arenas, memory with one lifetime.
  *
- * An arena hands out zeroed memory from a chain of blocks and gives it back all
- * at once. Nothing is freed singly: a graph's arena dies with the graph, a
- * pass's scratch is reset when the pass ends, `forever` is never reset.
+ * An arena allocates zeroed memory from a chain of blocks and frees all of it
+ * at once: a graph's arena is freed with the graph, a pass's scratch is reset
+ * at the end of the pass, `forever` is never reset.
  *
  * Arenas are not shared between threads.
  *
- * Under AddressSanitizer what an arena forgets is poisoned until it is handed
- * out again, so that stale pointers show up in tests. */
+ * Under AddressSanitizer the memory of a reset arena is poisoned until it is
+ * allocated again, so that tests find stale pointers. */
 #include <sys/mman.h>
 
 #include "base.h"
@@ -17,25 +17,25 @@
 
 typedef struct ArenaBlock ArenaBlock;
 struct ArenaBlock {
-    ArenaBlock *next;  /* older */
+    ArenaBlock *next;  /* older block */
     size_t size, used; /* bytes after the header */
     size_t pad;        /* keeps the data 16-byte aligned */
 };
 
 struct Arena {
     ArenaBlock *top;
-    size_t used; /* bytes handed out since the last reset */
+    size_t used; /* bytes allocated since the last reset */
 };
 
-/* Bytes of a block with its header. Huge pages were measured twice: clearing
- * them, cold, took a quarter of a compile where pages that were given back a
- * moment ago, and still lie in the processor's caches, cost nothing. */
+/* Bytes of a block with its header. Huge pages are slower: they are cleared
+ * cold, while recently freed small pages are still in the processor's
+ * caches. */
 enum { FIRST = 64 << 10, LARGEST = 4 << 20, PAGE = 4096 };
 
 static Arena eternal;
 Arena *forever = &eternal;
 
-/* The message itself needs memory; without any it is this one. */
+/* Prints a fixed message, since formatting one needs memory. */
 static _Noreturn void out_of_memory(size_t bytes)
 {
     static int before;
@@ -63,8 +63,8 @@ Arena *arena_new(void)
     return a;
 }
 
-/* All pages of a large block at once: by itself each is a fault, of which a
- * compile for many ranks has 200,000 (a tenth of its time). */
+/* Maps all pages of a large block at once, which saves a page fault for
+ * each. */
 static void claim_pages(char *block, size_t bytes)
 {
 #ifdef MADV_POPULATE_WRITE
@@ -77,7 +77,8 @@ static void claim_pages(char *block, size_t bytes)
     (void)block, (void)bytes;
 }
 
-/* Blocks double up to LARGEST; a big request gets a block of its own size. */
+/* Adds a block. Sizes double up to LARGEST; a larger request gets a block of
+ * its size. */
 static void push_block(Arena *a, size_t bytes)
 {
     size_t least = sizeof(ArenaBlock) + bytes;
@@ -150,8 +151,8 @@ size_t arena_used(const Arena *a)
     return a->used;
 }
 
-/* Makes the last `bytes` handed out `more` longer, where they end at p and
- * their block has room. */
+/* Extends the last allocation of `bytes` at p by `more` if its block has room.
+ * Returns 0 if it has none. */
 static int extend(Arena *a, const char *p, size_t bytes, size_t more)
 {
     const char *end = a->top ? (char *)(a->top + 1) + a->top->used : NULL;

@@ -1,9 +1,10 @@
-/* codec.c: words of a record's line. A record has one function, which reads and
- * writes it: what it calls here takes what stands there and returns it, or what
- * it read. */
+/* codec.c: words of a record's line. One function reads and writes a record:
+ * the functions here write the given value and return it, or return the value
+ * read. */
 #include "base.h"
 
-/* Before a word: none where a line begins or behind "name=". */
+/* Appends the blank before a word, except at the start of a line or after
+ * "name=". */
 static void put_blank(Text *out)
 {
     if (out->len && !strchr("\n= ", out->s[out->len - 1]))
@@ -87,7 +88,7 @@ Dtype code_dtype(Codec *codec, Dtype dt)
     return dt;
 }
 
-/* A mark, and " " before it where the text has one. */
+/* Codes a mark, after a blank. */
 int code_mark(Codec *codec, const char *s, int there)
 {
     if (codec->in)
@@ -103,7 +104,7 @@ void code_need(Codec *codec, const char *s)
         lex_err(codec->in, "expected '%s'", s + strspn(s, " "));
 }
 
-/* A word that says that something follows. */
+/* Codes an optional word that announces what follows. */
 int code_option(Codec *codec, const char *s, int there)
 {
     if (codec->in)
@@ -130,7 +131,7 @@ int code_key(Codec *codec, const char *name, int there)
     return there;
 }
 
-/* Optional: a set of atoms that is not empty. */
+/* Codes an optional set of atoms, written if it is not empty. */
 uint32_t code_atoms(Codec *codec, const char *s, uint32_t set)
 {
     return code_option(codec, s, set != 0)
@@ -160,7 +161,7 @@ void code_place(Codec *codec, const char **file, int *at)
     code_end(codec);
 }
 
-/* "kernel" name length, and the text below. */
+/* Codes "kernel" name length, and the text below. */
 const char *code_text(Codec *codec, const char *what, const char **name,
                       const char *s)
 {
@@ -187,7 +188,7 @@ void *code_room(Codec *codec, void *v, int *n, size_t size)
     return v;
 }
 
-/* Does a number come, of no more than MANYNUMBERS? */
+/* Does number i of at most MANYNUMBERS follow? */
 int code_number_next(Codec *codec, int i, int n)
 {
     if (!codec->in)

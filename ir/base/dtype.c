@@ -1,5 +1,5 @@
-/* dtype.c: dtypes and layouts of scales by the rows of types.def, and dtypes of
- * few bits to and from float. */
+/* dtype.c: tables of dtypes and scale layouts (types.def), and conversions of
+ * low-precision dtypes. */
 #include "base.h"
 
 #define FN __attribute__((unused)) static inline

@@ -1,6 +1,6 @@
-/* err.c: two kinds of failure. err() is the user's: it names the place, shows
- * the source line and the other ends (notes), and exits. die() is an internal
- * error: it aborts. Message shape:
+/* err.c: errors. err() reports an error of the user: it prints the place, the
+ * source line and notes with related places, and exits. die() reports an
+ * internal error and aborts. A message:
  *
  *     mixtral.lua:42: error: dot: axis 'k' is 4096 in 'a' and 2048 in 'b'
  *         y = linear(h, w2)
@@ -38,7 +38,7 @@ void source_add(const char *file, const char *text, size_t len)
     vec_push(forever, sources, s);
 }
 
-/* The line's text without its indent; null: no such source or line. */
+/* Returns the line's text without its indent; null: no such source or line. */
 static const char *line_of(const Loc *loc, size_t *len)
 {
     const SourceText *text = 0;
@@ -83,7 +83,7 @@ static void put_place(Text *out, const Loc *loc)
         put(out, "%s: ", loc->file);
 }
 
-/* `place: kind: message`, the source line, then who called. */
+/* Appends `place: kind: message`, the source line and the callers' places. */
 static void put_message(Text *out, const Loc *loc, const char *kind,
                         const char *fmt, va_list ap)
 {
@@ -121,7 +121,7 @@ void err_hint(const char *word, const char *text)
     vec_push(forever, hints, h);
 }
 
-/* Message and pending notes as one text; the notes are then gone. */
+/* Returns message and pending notes as one text and clears the notes. */
 static Text compose(const Loc *loc, const char *kind, const char *fmt,
                     va_list ap)
 {
@@ -135,7 +135,7 @@ static Text compose(const Loc *loc, const char *kind, const char *fmt,
     return shown;
 }
 
-/* With colours where people read it: places bold, kinds in colour. */
+/* Prints a message, in colour on a terminal: places bold, kinds coloured. */
 static void show(const char *s)
 {
     static const struct {

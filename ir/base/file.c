@@ -1,5 +1,5 @@
-/* file.c: inputs, which are regular files; names and folders, which last once a
- * function has returned 0. output.c writes files. */
+/* file.c: opens inputs, which are regular files; changes names and folders,
+ * which are synced when a function returns 0. output.c writes files. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -7,8 +7,7 @@
 
 #include "base.h"
 
-/* ESPIPE stands for "not a regular file": opening and reading never return it.
- */
+/* errno ESPIPE means "not a regular file": open and read never return it. */
 int file_open(const char *path)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -67,7 +66,7 @@ char *file_need(Arena *a, const char *path, size_t *n)
 
 /* ---- writing ------------------------------------------------------------- */
 
-/* A write of 0 bytes would repeat for ever. */
+/* A write that returns 0 is an error, since repeating it may never end. */
 int file_put(int fd, const void *p, size_t n)
 {
     for (const char *s = p; n;) {
@@ -109,7 +108,7 @@ int file_sync(const char *path)
         return -1;
     int bad = file_flush(fd);
     if (bad && errno == EINVAL && !fstat(fd, &st) && S_ISDIR(st.st_mode))
-        bad = 0; /* a file system that syncs no folders */
+        bad = 0; /* this file system cannot sync folders */
     return file_close(fd, bad);
 }
 
@@ -178,7 +177,7 @@ int folders_make(const char *path)
             continue;
         *p = 0;
         bad = !folder_exists(s) && folder_make(s) &&
-              !(errno == EEXIST && folder_exists(s)); /* another was faster */
+              !(errno == EEXIST && folder_exists(s)); /* a race */
         if (bad && errno == EEXIST)
             errno = ENOTDIR;
         *p = c;

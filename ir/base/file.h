@@ -1,35 +1,33 @@
-/* file.h: whole files: inputs, outputs that appear under their name when they
- * are complete, folders. base.h includes it. */
+/* file.h: files: inputs, outputs that get their name when they are complete,
+ * folders. base.h includes it. */
 #ifndef PLEAT_FILE_H
 #define PLEAT_FILE_H
 
 /* ---- file.c: inputs ------------------------------------------------------ */
 
-/* A descriptor for reading, or -1 and errno. A path that is no regular file (a
- * FIFO, a device, a folder) is refused before it is read: reading might wait
- * for ever. */
+/* Returns a descriptor for reading, or -1 and errno. FIFOs, devices and folders
+ * are refused: reading one might wait forever. */
 int file_open(const char *path);
-FILE *file_stream(const char *path); /* the same for fread; or null */
+FILE *file_stream(const char *path); /* a stream for fread; null and errno */
 const char *file_why(void);          /* strerror(errno) of these functions */
-/* A whole file, a zero behind it. Null: errno says why. */
+/* Returns a whole file and a zero byte after it; null and errno. */
 char *file_read(Arena *a, const char *path, size_t *n);
 char *file_need(Arena *a, const char *path, size_t *n); /* or err() */
 
 /* ---- file.c: names and folders ------------------------------------------- */
 
-/* These return 0, and the result lasts if the machine stops now; or -1, and
- * errno. */
+/* These return 0 once the change is synced, or -1 and errno. */
 int file_move(const char *from, const char *to); /* replaces a file */
-int file_sync(const char *path);                 /* of a file or folder */
+int file_sync(const char *path);                 /* syncs a file or folder */
 int folder_exists(const char *path);
 int folder_make(const char *path);             /* EEXIST: there is one */
-int folders_make(const char *path);            /* with those above it */
-int file_put(int fd, const void *p, size_t n); /* all of them; no sync */
+int folders_make(const char *path);            /* and missing parent folders */
+int file_put(int fd, const void *p, size_t n); /* writes all n bytes; no sync */
 int file_flush(int fd);                        /* fsync */
-int file_close(int fd, int bad); /* -1, and errno as it was, if it is bad */
-char *file_folder(Arena *a, const char *path); /* that has path's name */
-const char *file_name(const char *path);       /* behind the last '/' */
-int file_stem(const char *path);               /* bytes before its ending */
+int file_close(int fd, int bad); /* bad: returns -1 and keeps errno */
+char *file_folder(Arena *a, const char *path); /* folder that contains path */
+const char *file_name(const char *path);       /* part after the last '/' */
+int file_stem(const char *path);               /* bytes before the extension */
 
 /* ---- output.c: the only functions that create files ---------------------- */
 
@@ -38,10 +36,10 @@ typedef enum OutputKind { /* rows of outputs.def */
 #include "outputs.def"
 } OutputKind;
 
-/* The first bytes of each output of a kind; NUL-terminated. */
+/* Returns the first bytes of each output of a kind; NUL-terminated. */
 const char *output_start(OutputKind kind);
-/* err() where an output of that kind would replace a file of another kind, or
- * one of the n files that the command reads. */
+/* Calls err() if an output of that kind would replace a file of another kind,
+ * or one of the n files that the command reads. */
 void output_need(const char *path, OutputKind kind, const char *const *input,
                  size_t n);
 
@@ -52,21 +50,21 @@ void output_need(const char *path, OutputKind kind, const char *const *input,
  * is replaced, a device or a pipe is written in place. A second process that
  * writes the same name gets EBUSY. */
 typedef struct Output {
-    FILE *file; /* unsynced; its first error is kept for output_commit */
+    FILE *file; /* unsynced; output_commit reports its first error */
     char *path, *temp;
     int fd, error, in_place;
-    unsigned mode; /* of the file that is replaced; 0: there is none */
+    unsigned mode; /* mode of the replaced file; 0: there is none */
 } Output;
 
-/* Null: errno says why, EEXIST: a file of another kind is there. */
+/* Returns null and errno on failure; EEXIST: a file of another kind exists. */
 Output *output_open(Arena *a, const char *path, OutputKind kind);
-/* 0, or -1 and errno. Commits n outputs of one folder of which the last is the
- * index, without which the others are not read: an old index is removed before
- * a new file takes its name, the new one is renamed last. A failure, or an
- * output that is null, leaves all of the old files, or none. */
+/* Commits n outputs of one folder. The last is the index, without which the
+ * others are not read: an old index is removed before the first rename, the new
+ * one is renamed last. Returns 0, or -1 and errno. A failure, or a null output,
+ * leaves all old files or none. */
 int output_commit(Output **output, int n);
 void output_drop(Output *output);
-/* An output of n bytes; 0, or -1 and errno. */
+/* Writes an output of n bytes. Returns 0, or -1 and errno. */
 int file_replace(const char *path, OutputKind kind, const void *p, size_t n);
 
 /* A folder of outputs, written under a temporary name beside its final one. */
@@ -75,18 +73,20 @@ typedef struct OutputFolder {
     int fd; /* holds the lock */
 } OutputFolder;
 
-/* The temporary folder, empty; temp is null where errno says why. */
+/* Creates the empty temporary folder; on failure temp is null, and errno is
+ * set. */
 OutputFolder folder_open(Arena *a, const char *path);
-/* 0, or -1 and errno. The final name is free or an empty folder. */
+/* Returns 0, or -1 and errno. The final name must be free or an empty
+ * folder. */
 int folder_commit(OutputFolder *folder);
 void folder_drop(OutputFolder *folder);
-/* Remove temporary files and folders that killed processes left there. */
+/* Removes temporary files and folders of killed processes. */
 void folder_sweep(const char *path);
 
-/* A file that has no final name of its own: in a temporary folder, a lock, a
- * log. flags: O_TRUNC, O_APPEND. A descriptor, or -1 and errno. */
+/* Creates a file without a final name: in a temporary folder, a lock, a log.
+ * flags: O_TRUNC, O_APPEND. Returns a descriptor, or -1 and errno. */
 int file_create(const char *path, int flags);
-/* The same with n bytes, synced. */
+/* Creates such a file with n bytes and syncs it. */
 int file_write(const char *path, const void *p, size_t n);
 
 #endif

@@ -1,4 +1,4 @@
-/* heap.c: order by keys: a heap, and comparisons for qsort and bsearch. */
+/* heap.c: a heap, and comparisons for qsort and bsearch. */
 #include "base.h"
 
 int by_value(const void *a, const void *b)

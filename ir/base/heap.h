@@ -1,4 +1,4 @@
-/* heap.h: order by keys: comparisons for qsort and bsearch, and a heap. */
+/* heap.h: comparisons for qsort and bsearch, and a heap. */
 #ifndef PLEAT_HEAP_H
 #define PLEAT_HEAP_H
 
@@ -6,18 +6,19 @@
 
 typedef struct Keyed {
     int64_t key;
-    int id; /* decides among equal keys */
+    int id; /* orders equal keys */
 } Keyed;
-/* For qsort and bsearch, ascending: Keyed, int64_t, double, pointers, text. */
+/* Comparisons in ascending order: Keyed, int64_t, double, pointers, text. */
 int by_key(const void *a, const void *b);
 int by_value(const void *a, const void *b);
 int by_double(const void *a, const void *b);
 int by_pointer(const void *a, const void *b);
 int by_text(const void *a, const void *b);
-/* Of n ascending numbers the first that is not below `least`; n: none is. */
+/* Returns the index of the first of n ascending numbers that is at least
+ * `least`; n: none. */
 int first_from(const int64_t *v, int n, int64_t least);
 
-/* The least on top; all zero: empty. */
+/* Heap with the smallest key on top; zero-initialized: empty. */
 typedef struct Heap {
     Keyed *at; /* vec, n of it in use */
     int n;

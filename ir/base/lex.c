@@ -1,6 +1,6 @@
-/* lex.c: words of the text forms, in and out. Graphs (parse.c) and plans
- * (plantext.c) are lines of words; a word is bare or a "string", the marks
- * [ ] { } ( ) = , % @ ! < stand alone, and # starts a comment. */
+/* lex.c: reads and writes words of the text forms. Graphs (parse.c) and plans
+ * (plantext.c) are lines of words; a word is bare or a "string", each of the
+ * marks [ ] { } ( ) = , % @ ! < is a token, and # starts a comment. */
 #include "base.h"
 
 void lex_err(const Lex *lex, const char *fmt, ...)
@@ -25,7 +25,7 @@ static int is_bare(unsigned char c)
     return c > ' ' && !mark[c];
 }
 
-/* ---- out ----------------------------------------------------------------- */
+/* ---- writing ------------------------------------------------------------- */
 
 void put_quoted(Text *out, const char *s, const char *escape)
 {
@@ -69,7 +69,7 @@ void put_int(Text *out, int64_t v)
     putn(out, p, (size_t)(s + sizeof s - p));
 }
 
-/* As %a: the trailing zeros of the fraction left out. */
+/* Appends v as %a does, without trailing zeros of the fraction. */
 void put_hex(Text *out, double v)
 {
     uint64_t bits;
@@ -117,7 +117,7 @@ void put_text(Text *out, const char *what, const char *name, const char *text)
     putn(out, "\n", 1);
 }
 
-/* ---- in ------------------------------------------------------------------ */
+/* ---- reading ------------------------------------------------------------- */
 
 int lex_more(Lex *lex)
 {
@@ -188,7 +188,7 @@ static int hex(int c)
                                   : -1;
 }
 
-/* string = '"' { char | \" | \\ | \xHH } '"' */
+/* Reads string = '"' { char | \" | \\ | \xHH } '"'. */
 static const char *string(Lex *lex)
 {
     Text out = { .arena = lex->arena };
@@ -215,7 +215,7 @@ static const char *string(Lex *lex)
     return intern(out.s);
 }
 
-/* The extent of the bare word ahead; err when there is none. */
+/* Returns the length of the bare word ahead; err() if there is none. */
 static size_t bare(Lex *lex)
 {
     const char *s = lex->p;
@@ -249,7 +249,7 @@ int lex_take(Lex *lex, const char *word)
     return 1;
 }
 
-/* int = [ - ] digits */
+/* Reads int = [ - ] digits. */
 int64_t lex_int(Lex *lex)
 {
     size_t n = bare(lex), i = *lex->p == '-';

@@ -1,5 +1,5 @@
-/* str.c: strings. Names are interned once and compared by pointer; texts that
- * grow (dumps, plans, kernels) are a Text in some arena. */
+/* str.c: strings. Names are interned and compared by pointer; growing texts
+ * (dumps, plans, kernels) are a Text in an arena. */
 #include "base.h"
 
 /* ---- interned names: open addressing, at most half full ------------------ */
@@ -88,7 +88,7 @@ int word_index(const char *s, const char *const *word, int n)
 
 char *vstrf(Arena *a, const char *fmt, va_list ap)
 {
-    char most[128]; /* are no longer, and formatted once */
+    char most[128]; /* most results fit and are formatted once */
     va_list again;
     va_copy(again, ap);
     int n = fmt ? vsnprintf(most, sizeof most, fmt, again) : -1;
@@ -112,7 +112,7 @@ char *strf(Arena *a, const char *fmt, ...)
     return s;
 }
 
-/* Room for n more bytes and the NUL. */
+/* Makes room for n more bytes and the NUL. */
 static void room(Text *out, size_t n)
 {
     if (out->len + n < out->cap)
@@ -157,7 +157,7 @@ void put(Text *out, const char *fmt, ...)
 
 /* ---- suggestions --------------------------------------------------------- */
 
-enum { LONGEST = 63 }; /* longer names get no suggestion */
+enum { LONGEST = 63 }; /* bytes of a name; longer ones get no suggestion */
 
 static int least(int a, int b, int c)
 {
@@ -165,7 +165,8 @@ static int least(int a, int b, int c)
     return m < c ? m : c;
 }
 
-/* Edit distance where a swap of neighbours counts once (optimal alignment). */
+/* Returns the edit distance; a swap of neighbours counts once (optimal string
+ * alignment). */
 static int distance(const char *a, const char *b)
 {
     int n = (int)strlen(a), m = (int)strlen(b);
@@ -234,7 +235,7 @@ char *gib_text(Arena *a, int64_t bytes, int64_t other)
 
 /* ---- UTF-8 --------------------------------------------------------------- */
 
-/* Bytes of the character at s, 0 when there is none; n > 0. */
+/* Returns the bytes of the character at s; 0: invalid. n > 0. */
 static size_t valid_char(const uint8_t *s, size_t n)
 {
     size_t len = s[0] < 0x80   ? 1

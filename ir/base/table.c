@@ -1,7 +1,7 @@
-/* table.c: hashed from 64-bit keys, or pairs of them, to pointers. Keys are
- * compared whole. Key 0 is allowed. Entries stand in the order they came; what
- * is searched, at most half full, are their numbers: a table is small, as most
- * live for one pass. */
+/* table.c: hash tables from 64-bit keys, or pairs of them, to pointers. Keys
+ * are compared in full; key 0 is allowed. Entries are stored in insertion
+ * order; the open-addressing index, at most half full, holds their numbers,
+ * which keeps tables small: most live for one pass. */
 #include "base.h"
 
 typedef struct Entry {
@@ -12,11 +12,11 @@ typedef struct Entry {
 struct Table {
     Arena *arena;
     uint32_t n, cap; /* cap is a power of two */
-    uint32_t *first; /* of cap places: 1 + the number of an entry; 0: free */
-    Entry *entry;    /* room for cap / 2 */
+    uint32_t *first; /* [cap]: 1 + number of an entry; 0: free */
+    Entry *entry;    /* capacity cap / 2 */
 };
 
-/* Other places, and room, for cap / 2 entries. */
+/* Rebuilds the index for cap / 2 entries. */
 static void resize(Table *t, uint32_t cap)
 {
     Entry *entry = alloc(t->arena, cap / 2 * sizeof *entry);
@@ -50,7 +50,7 @@ Arena *table_arena(const Table *t)
     return t->arena;
 }
 
-/* Where the number of the key's entry is, or is to be. */
+/* Returns the index place of the key, or the free place for it. */
 static uint32_t *find(const Table *t, uint64_t key, uint64_t second)
 {
     uint32_t i = (uint32_t)mix64(second, key) & (t->cap - 1), k;
@@ -61,8 +61,8 @@ static uint32_t *find(const Table *t, uint64_t key, uint64_t second)
     return &t->first[i];
 }
 
-/* Does the next key need other places? Where a sanitizer watches, they change
- * more often. */
+/* Does the next key need a larger index? Under a sanitizer the index moves more
+ * often. */
 static int moves(const Table *t)
 {
 #ifdef __SANITIZE_ADDRESS__

@@ -1,12 +1,12 @@
-/* terminal.c: text that reaches a terminal. Control characters of names, of
- * sources and of generated text are shown as \x1b: a terminal obeys none. */
+/* terminal.c: text for terminals. Control characters of names, sources and
+ * generated text are escaped as \x1b, so a terminal executes none. */
 #include <errno.h>
 #include <unistd.h>
 
 #include "base.h"
 
-/* A control character of ASCII, newline and tab apart, or the second byte of
- * one of U+0080 to U+009F. before: the byte before it. */
+/* Is c a control character of ASCII except newline and tab, or the second byte
+ * of one of U+0080 to U+009F? before: the preceding byte. */
 static int controls(unsigned char c, unsigned char before)
 {
     return (c < 32 && c != '\n' && c != '\t') || c == 127 ||

@@ -1,4 +1,4 @@
-/* version.c: which program this is, and which formats it knows. */
+/* version.c: program version and file formats. */
 #include "base.h"
 
 const char program_version[] = "0.3";

@@ -24,7 +24,8 @@ int64_t block_place(const BlockLayout *layout, const BlockPlace *place,
                          : pos * place->stride + h * place->half;
 }
 
-/* Returns the layout of the transposed collective: sender and receiver swapped. */
+/* Returns the layout of the transposed collective: sender and receiver
+ * swapped. */
 static BlockLayout turned(BlockLayout s)
 {
     BlockLayout t = s;

@@ -283,8 +283,8 @@ static void local_reducescatter(const Coll *k, Pool *pool)
 
 /* ---- mpi: pack, exchange, unpack or sum ---------------------------------- */
 
-/* Returns this rank's n blocks contiguously: in its buffer, or packed into stage.
- * Blocks of a reduction are packed in the order of the result. */
+/* Returns this rank's n blocks contiguously: in its buffer, or packed into
+ * stage. Blocks of a reduction are packed in the order of the result. */
 static const uint8_t *packed(const Coll *k, const BlockLayout *s, int size,
                              int64_t n, uint8_t *stage)
 {
@@ -360,7 +360,8 @@ static void place_blocks(const Coll *k, int size, const uint8_t *in)
                    SRCDENSE);
 }
 
-/* Sums `elems` elements of every rank, stored rank after rank at `in`, into dst. */
+/* Sums `elems` elements of every rank, stored rank after rank at `in`, into
+ * dst. */
 static void far_sum(const Coll *k, Pool *pool, const uint8_t *in, Dtype dt,
                     Reduce op, int64_t elems, void *dst)
 {
@@ -407,7 +408,8 @@ static void far_shares(const Coll *k, Pool *pool)
         memcpy(k->part[0].recv, sum, (size_t)(n * size));
 }
 
-/* Small data are gathered and summed on every rank, which halves the messages. */
+/* Small data are gathered and summed on every rank, which halves the
+ * messages. */
 static void far_allreduce(const Coll *k, Pool *pool, UnderWay *way)
 {
     const AllreduceArgs *x = &k->instr->allreduce;
@@ -446,8 +448,8 @@ typedef struct CommGroup {
     void *comm;
 } CommGroup;
 
-/* Groups are created in order of their atoms, so that no two ranks wait for each
- * other. */
+/* Groups are created in order of their atoms, so that no two ranks wait for
+ * each other. */
 void comm_groups(Comm *comm, Arena *a, const Mesh *m, const uint32_t *atoms,
                  int n)
 {

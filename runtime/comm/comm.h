@@ -7,12 +7,13 @@
 
 /* ---- shard.c: a rank's part of a tensor ---------------------------------- */
 
-/* Called for n elements that are contiguous in the logical tensor and locally. */
+/* Called for n elements that are contiguous in the logical tensor and
+ * locally. */
 typedef void RunFn(void *ctx, int64_t global, int64_t local, int64_t n);
 void tensor_runs(const Mesh *m, const Tensor *tensor, int64_t rank, RunFn *fn,
                  void *ctx);
-/* The rank has elements [lo, hi) of its local part; element i is at i + shift of
- * its buffer. */
+/* The rank has elements [lo, hi) of its local part; element i is at i + shift
+ * of its buffer. */
 typedef struct Clip {
     int64_t lo, hi, shift;
 } Clip;
@@ -42,15 +43,15 @@ typedef struct Comm {
 } Comm;
 
 void launch_errors(void); /* fail.c: one line, from one rank */
-/* Opens the ranks: by MPI under a launcher (the first call starts it), otherwise
- * all in this process. Calls err() if the world size is another. */
+/* Opens the ranks: by MPI under a launcher (the first call starts it),
+ * otherwise all in this process. Calls err() if the world size is another. */
 Comm *comm_open(Arena *a, int64_t world);
 /* Under a launcher: replaces the text by rank 0's on all ranks. */
 void comm_plan(Text *out);
 void comm_close(Comm *comm);
-/* Called by all ranks at the same failure. Returns 1 on the rank that reports it
- * (the first with `knows`, or rank 0 if none has); the others wait here for the
- * end of the run. */
+/* Called by all ranks at the same failure. Returns 1 on the rank that reports
+ * it (the first with `knows`, or rank 0 if none has); the others wait here for
+ * the end of the run. */
 int comm_speaks(Comm *comm, int knows);
 void comm_barrier(Comm *comm);
 void comm_share(Comm *comm, void *p, int64_t bytes); /* broadcast from rank 0 */
@@ -129,9 +130,9 @@ int mpi_running(void);
 void mpi_sendrecv(const uint8_t *out, int64_t dest, uint8_t *in, int64_t src,
                   int64_t bytes);
 void *mpi_group(const int64_t *ranks, int64_t n);
-/* Sends block i of `out` to rank i of the group and receives block i of `in` from
- * it. outstep: `bytes`, or 0 for one block to all, which may lie in `in`. later:
- * null, or set to the pending request. */
+/* Sends block i of `out` to rank i of the group and receives block i of `in`
+ * from it. outstep: `bytes`, or 0 for one block to all, which may lie in `in`.
+ * later: null, or set to the pending request. */
 void mpi_blocks(const Coll *coll, const uint8_t *out, int64_t outstep,
                 uint8_t *in, int64_t bytes, void **later);
 void mpi_bcast(void *p, int64_t bytes, int64_t from);
@@ -148,8 +149,8 @@ void mpi_send(const void *p, int64_t bytes, int64_t to, int64_t tag,
               void **request);
 void mpi_recv(void *p, int64_t bytes, int64_t from, int64_t tag);
 void mpi_wait(void **request, int64_t n);
-/* Returns an MPI type of n[0] x n[1] .. runs of `bytes` (below 2 GiB) with these
- * strides in bytes. */
+/* Returns an MPI type of n[0] x n[1] .. runs of `bytes` (below 2 GiB) with
+ * these strides in bytes. */
 void *mpi_strided(int64_t bytes, const int64_t *n, const int64_t *stride,
                   int dims);
 void mpi_forget(void *type);
@@ -197,8 +198,8 @@ int64_t block_elems(const BlockLayout *layout);
 /* Are blocks (or the only one) dense in a buffer, in group order? */
 int is_dense(const BlockLayout *layout, const int64_t *stride,
              const BlockPlace *place, int one);
-/* Copies the block from position `from` to position `to`. The pointer of a dense
- * side is the block's start, of another side the buffer's. */
+/* Copies the block from position `from` to position `to`. The pointer of a
+ * dense side is the block's start, of another side the buffer's. */
 void copy_block(const BlockLayout *layout, int size, const uint8_t *src,
                 int64_t to, uint8_t *dst, int64_t from, DenseSide dense);
 
@@ -233,7 +234,8 @@ void watch_enter(uint32_t atoms, const int64_t *ranks, int64_t n);
 void watch_all(void); /* watch_enter for all ranks */
 void watch_others(
     void); /* watch_enter for all ranks, which arrive in any order */
-/* Between watch_works(1) and (0), other ranks wait for this one without limit. */
+/* Between watch_works(1) and (0), other ranks wait for this one without
+ * limit. */
 void watch_works(int on);
 void watch_leave(void);
 double watch_waited(void); /* seconds spent in waits so far */

@@ -126,8 +126,8 @@ void mpi_swap(const void *out, void *otype, int64_t dest, void *in, void *itype,
     swap(out, 1, otype, dest, in, 1, itype, src);
 }
 
-/* Sends block i of `out` (outstep bytes apart; 0: one block to all) to rank i of
- * the group and receives block i of `in` from it. */
+/* Sends block i of `out` (outstep bytes apart; 0: one block to all) to rank i
+ * of the group and receives block i of `in` from it. */
 static void pairwise(const Coll *coll, const uint8_t *out, int64_t outstep,
                      uint8_t *in, int64_t bytes)
 {

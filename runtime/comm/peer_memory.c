@@ -18,8 +18,8 @@ static void *map_file(int fd, int64_t bytes)
     return p == MAP_FAILED ? NULL : p;
 }
 
-/* Maps the file that is descriptor `number` of a rank's process. Returns null if
- * that fails. */
+/* Maps the file that is descriptor `number` of a rank's process. Returns null
+ * if that fails. */
 static void *map_peer(const Peer *peer, int number, int64_t bytes)
 {
     char path[64];

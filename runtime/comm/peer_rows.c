@@ -1,14 +1,14 @@
 /* peer_rows.c: exchanges of rows on the host (instructions.def) by memory that
  * the group's ranks share: a rank writes rows into the reader's buffer, and
  * reads the rows that it sums in the buffer of their producer. One process
- * shares all memory; under MPI the arenas are peer memory, in which a buffer has
- * the same offset on all ranks of a stage.
+ * shares all memory; under MPI the arenas are peer memory, in which a buffer
+ * has the same offset on all ranks of a stage.
  *
- * A rank may write only after the reader has finished with the old rows, and may
- * go on only after its own rows are read. So ranks have a barrier before and
- * after an exchange: words in peer memory count the barriers of two ranks. The
- * words of the second barrier carry the number of rows sent. A word is written
- * again only after its reader has taken part in the next barrier. */
+ * A rank may write only after the reader has finished with the old rows, and
+ * may go on only after its own rows are read. So ranks have a barrier before
+ * and after an exchange: words in peer memory count the barriers of two ranks.
+ * The words of the second barrier carry the number of rows sent. A word is
+ * written again only after its reader has taken part in the next barrier. */
 #include <sched.h>
 
 #include "comm.h"

@@ -42,9 +42,9 @@ int64_t tensor_at(const Mesh *m, const PlanDim *dim, int64_t rank, int64_t j)
     return aff_at(m, &dim->piece[i].start, rank) + j;
 }
 
-/* Ranks that differ only in atoms on which the tensor does not depend hold equal
- * parts; the rank with zeros there writes. Stages hold different tensors, except
- * copies. */
+/* Ranks that differ only in atoms on which the tensor does not depend hold
+ * equal parts; the rank with zeros there writes. Stages hold different tensors,
+ * except copies. */
 int tensor_owner(const Mesh *m, const Tensor *tensor, int64_t rank)
 {
     if (is_copy(tensor))

@@ -1,11 +1,11 @@
-/* watchdog.c: reports absent ranks. It runs only under a launcher, where another
- * process may be dead, stopped, or in another step.
+/* watchdog.c: reports absent ranks. It runs only under a launcher, where
+ * another process may be dead, stopped, or in another step.
  *
  * A thread of every rank listens on a datagram socket; ranks exchange the
- * addresses at start. If no step has ended for 60 seconds, the launcher ends the
- * run, or NCCL reports that a peer or the network has failed, the thread asks
- * the ranks that its rank waits for about their position. Threads answer while
- * their rank waits in MPI or computes; a rank that does not answer within
+ * addresses at start. If no step has ended for 60 seconds, the launcher ends
+ * the run, or NCCL reports that a peer or the network has failed, the thread
+ * asks the ranks that its rank waits for about their position. Threads answer
+ * while their rank waits in MPI or computes; a rank that does not answer within
  * seconds is dead or stopped. Ranks that answer may be slow (checkpoint, file
  * system) and have 600 seconds. $PLEAT_TIMEOUT sets both limits.
  *
@@ -229,7 +229,8 @@ static void tell(const Note *ask)
     post(ask->rank, &n);
 }
 
-/* Reads datagrams for ms milliseconds; answers go to a[], indexed as ranks[0..n). */
+/* Reads datagrams for ms milliseconds; answers go to a[], indexed as
+ * ranks[0..n). */
 static void listen_for(int ms, const int64_t *ranks, int64_t n, int64_t count,
                        Answer *answer)
 {
@@ -394,8 +395,8 @@ static int put_missing_ranks(Text *out, const Inquiry *inquiry, int ended,
     return knows;
 }
 
-/* Reports the cause and ends the run. Returns 0 if other ranks may know more, or
- * all ranks answer within the limit; -1: ranks write a checkpoint. */
+/* Reports the cause and ends the run. Returns 0 if other ranks may know more,
+ * or all ranks answer within the limit; -1: ranks write a checkpoint. */
 static int report(const StallReason *reason)
 {
     int soon = reason->ended || reason->nccl,
@@ -441,8 +442,8 @@ static int64_t progress(int *waits)
     return n + (x ? atomic_load_explicit(&x->ticks, memory_order_relaxed) : 0);
 }
 
-/* Ends this rank after another one has reported: frees its GPU, then leaves time
- * for the launcher to end the run. */
+/* Ends this rank after another one has reported: frees its GPU, then leaves
+ * time for the launcher to end the run. */
 static _Noreturn void follow(void)
 {
     double end = monotonic() + SILENCE;

@@ -1,8 +1,8 @@
-/* abort.c: ends the waits of a GPU when a run of several GPUs fails. A collective
- * whose peer is dead or stopped never ends by itself: its kernel spins, and the
- * driver may delay the end of the process. ncclCommAbort makes kernels in flight
- * return, frees the library's memory and closes its connections, which other
- * ranks may notice.
+/* abort.c: ends the waits of a GPU when a run of several GPUs fails. A
+ * collective whose peer is dead or stopped never ends by itself: its kernel
+ * spins, and the driver may delay the end of the process. ncclCommAbort makes
+ * kernels in flight return, frees the library's memory and closes its
+ * connections, which other ranks may notice.
  *
  * It is called for all communicators in one group. It first sets a flag per
  * communicator that kernels and the library's threads poll. Freeing a
@@ -11,8 +11,8 @@
  * between; a graph in flight is freed when it has ended. A separate thread does
  * this, and the caller waits for it at most LIMIT seconds.
  *
- * An aborted collective has no valid result. Launching and taking results need a
- * lock that an abort never releases: the rank then does neither and waits for
+ * An aborted collective has no valid result. Launching and taking results need
+ * a lock that an abort never releases: the rank then does neither and waits for
  * the end of the process. */
 #include <pthread.h>
 #include <time.h>
@@ -69,7 +69,8 @@ static void *end_all(void *arg)
     return NULL;
 }
 
-/* Takes the lock. Returns 0 if another thread stays in the library or launching. */
+/* Takes the lock. Returns 0 if another thread stays in the library or
+ * launching. */
 static int hold_soon(void)
 {
     struct timespec end;

@@ -105,10 +105,10 @@ static void product(Dtype dt, int64_t m, int64_t n, int64_t k, Mat a, Mat b,
                        (int)a.ld, b.p, (int)b.ld, acc ? 1 : 0, c.p, (int)c.ld);
 }
 
-/* Returns the rows of C, out of `rows`, that a task computes. OpenBLAS packs the
- * other operand [others k] again for each task, so a larger one needs more rows
- * a task; at least four tasks are wanted. Products below about 20 us have one
- * task. */
+/* Returns the rows of C, out of `rows`, that a task computes. OpenBLAS packs
+ * the other operand [others k] again for each task, so a larger one needs more
+ * rows a task; at least four tasks are wanted. Products below about 20 us have
+ * one task. */
 static int64_t block_of(int64_t rows, int64_t others, int64_t k)
 {
     int64_t other = others * k, blk = other <= 1 << 16   ? 128
@@ -308,7 +308,8 @@ static void rows_block(const Gmm *gmm, int64_t e, int64_t blk)
             gmm->acc);
 }
 
-/* Computes a block of rows of dW[e] as stored: k x n, or n x k if transposed. */
+/* Computes a block of rows of dW[e] as stored: k x n, or n x k if
+ * transposed. */
 static void weights_block(const Gmm *gmm, int64_t e, int64_t blk)
 {
     int64_t r = gmm->off[e], m = gmm->off[e + 1] - r, lo = blk * gmm->blk;
@@ -338,7 +339,8 @@ static void gmm_blocks(void *ctx, int64_t lo, int64_t hi)
     }
 }
 
-/* Sets bl->first to the first task of every expert. Returns the number of tasks. */
+/* Sets bl->first to the first task of every expert. Returns the number of
+ * tasks. */
 static int64_t plan_tasks(Blas *bl, Gmm *gmm)
 {
     int64_t n = 0, rows = gmm->c.t ? gmm->n : gmm->k;
@@ -355,7 +357,8 @@ static int64_t plan_tasks(Blas *bl, Gmm *gmm)
     return n;
 }
 
-/* Converts all experts' weights between dense fp32 at d and strided bf16 at mat. */
+/* Converts all experts' weights between dense fp32 at d and strided bf16 at
+ * mat. */
 static void convert_weights(Blas *bl, const Gmm *gmm, const Mat *mat, float *d,
                             CastDirection way)
 {

@@ -61,8 +61,8 @@ static void set(void *layout, int attr, int64_t v, int wide)
        "a layout");
 }
 
-/* Returns the layout of a row-major [rows cols] matrix with leading dimension ld,
- * as its column-major transpose. */
+/* Returns the layout of a row-major [rows cols] matrix with leading dimension
+ * ld, as its column-major transpose. */
 static void *matrix(Dtype dt, int64_t rows, int64_t cols, int64_t ld,
                     int64_t batch, int64_t stride)
 {
@@ -107,8 +107,8 @@ static char *key_of(const Lt *lt, const LtCall *call, const GemmArgs *args)
     return t.s;
 }
 
-/* Asks for algorithms. Returns their number. The first proposals of a process take
- * 0.14 s; without them the first product would. */
+/* Asks for algorithms. Returns their number. The first proposals of a process
+ * take 0.14 s; without them the first product would. */
 static int propose(Lt *lt, const LtCall *call, LtHeuristic *heuristic)
 {
     size_t most = LTWORK;
@@ -261,8 +261,8 @@ static float time_of(Lt *lt, const LtCall *lt_call, const uint64_t *algo,
     return bad ? -1 : ms / (float)times;
 }
 
-/* Algorithms that are much slower in the first timing are not timed again; among
- * equals the one proposed first wins. */
+/* Algorithms that are much slower in the first timing are not timed again;
+ * among equals the one proposed first wins. */
 void lt_measure(Lt *lt, LtShape *shape, void *stream, void *const event[2])
 {
     LtHeuristic f[CANDIDATES];

@@ -1,6 +1,7 @@
-/* cuda.c: the device "cuda", one GPU: binds instructions (a kernel's arguments, a
- * product of cuBLASLt, a communicator, a link between stages), launches them, and
- * has streams, events and graphs. device.c opens the GPU and counts its memory. */
+/* cuda.c: the device "cuda", one GPU: binds instructions (a kernel's arguments,
+ * a product of cuBLASLt, a communicator, a link between stages), launches them,
+ * and has streams, events and graphs. device.c opens the GPU and counts its
+ * memory. */
 #include "gpu.h"
 
 enum { SHARED = 8, UNTIMED = 2, NOTREADY = 600, OUTSIDE = 1 };
@@ -460,8 +461,8 @@ static void record(void *d, StreamKind on, void *event)
     gpu_ok(dl.cuEventRecord(gpu_event->handle, stream(d, on)), "an event");
 }
 
-/* Makes a stream wait for an event. An event of a captured stream would be a node
- * inside the graph. */
+/* Makes a stream wait for an event. An event of a captured stream would be a
+ * node inside the graph. */
 static void wait(void *d, StreamKind on, void *event)
 {
     const GpuEvent *gpu_event = event;

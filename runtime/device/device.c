@@ -119,7 +119,8 @@ void gpu_doctor(FILE *f)
 
 /* ---- can the plan run here? ---------------------------------------------- */
 
-/* Calls err() if kernels use architecture-specific instructions of another chip. */
+/* Calls err() if kernels use architecture-specific instructions of another
+ * chip. */
 static void check_kernels(const Gpu *gpu)
 {
     const Plan *p = gpu->plan;
@@ -267,8 +268,8 @@ void *gpu_pinned(Gpu *gpu, int64_t bytes)
     return p;
 }
 
-/* Device.peers. Each arena is an allocation of whole blocks, since an IPC handle
- * covers a whole block. */
+/* Device.peers. Each arena is an allocation of whole blocks, since an IPC
+ * handle covers a whole block. */
 void **gpu_peers(Gpu *gpu, int64_t bytes, MemoryUse use)
 {
     enum { BLOCK = 2 << 20, REACHED = 1 };

@@ -1,6 +1,6 @@
-/* device.h: devices, which execute a plan's instructions. A device is a table of
- * functions. Other code never tests which device it has: it calls the table or
- * tests an ability.
+/* device.h: devices, which execute a plan's instructions. A device is a table
+ * of functions. Other code never tests which device it has: it calls the table
+ * or tests an ability.
  *
  * A device has arenas, streams and events. Calls of one stream run in the order
  * of their submission; only events order calls of different streams. A device
@@ -18,14 +18,14 @@ typedef enum Ability {
     CANcapture = 8,   /* calls become a graph, launched as one */
     OWNmemory = 16,   /* memory apart from the host's: persistent data has a
                          mirror, inputs and results are staged, and runs are
-                         launched before the results of the run before are read */
+                         launched before the last results are read */
     OWNproducts = 32, /* chooses algorithms of products, alike on all ranks */
 } Ability;
 
 typedef enum ArenaKind {
     ARENAdevice, /* device memory: buffers of plans */
     ARENApeer,   /* like ARENAdevice, of one size on all ranks and accessible to
-                    the ranks of this machine; one a device, for row exchanges */
+                    this machine's ranks; one a device, for row exchanges */
     ARENApinned, /* host memory that a device copies asynchronously */
     ARENAstash   /* device memory: tensors that outlive their layer */
 } ArenaKind;
@@ -94,12 +94,13 @@ typedef struct Device {
     const char *name;   /* name of the target whose plans it runs */
     unsigned can;       /* bit set of abilities */
     int (*count)(void); /* devices that this process could use */
-    /* Initialization before open that needs no plan, in parts 0, 1, ..; returns 0
-     * after the last part. May be null. */
+    /* Initialization before open that needs no plan, in parts 0, 1, ..; returns
+     * 0 after the last part. May be null. */
     int (*wake)(int part);
 
-    /* Called in this order: open, alloc of the ranks' arenas, load, bind for each
-     * instruction, bound. runs: executions of the instruction in a program. */
+    /* Called in this order: open, alloc of the ranks' arenas, load, bind for
+     * each instruction, bound. runs: executions of the instruction in a
+     * program. */
     void *(*open)(const DeviceArgs *a);
     /* After open: compiles the kernels of n plans on all processors, for their
      * later loads. May be null. */
@@ -111,9 +112,9 @@ typedef struct Device {
 
     void *(*alloc)(void *d, ArenaKind k, int64_t bytes, MemoryUse use);
     void (*free)(void *d, ArenaKind k, void *p, int64_t bytes);
-    /* Called by all ranks together: allocates an arena of `bytes` each, which all
-     * ranks of this machine access. Returns the arenas by rank; null: a rank of
-     * another machine. Initial contents are those of alloc. */
+    /* Called by all ranks together: allocates an arena of `bytes` each, which
+     * all ranks of this machine access. Returns the arenas by rank; null: a
+     * rank of another machine. Initial contents are those of alloc. */
     void **(*peers)(void *d, int64_t bytes, MemoryUse use);
     void (*drop_peers)(void *d, void **at, int64_t bytes);
     /* OWNmemory: registers host memory for copies. Returns 0 if it failed. */
@@ -170,7 +171,8 @@ extern const Device host_device, cuda_device, null_device;
 /* Returns the first device of the table that this process has. */
 const Device *device_here(void);
 const Device *device_named(const char *name); /* null: no such device */
-/* Returns the device that runs p with comm's ranks; err() if it lacks an ability. */
+/* Returns the device that runs p with comm's ranks; err() if it lacks an
+ * ability. */
 const Device *device_for(const Plan *p, const Comm *comm);
 
 /* Calls err() if no device executes p. */
@@ -195,7 +197,8 @@ int gpu_count(void);          /* GPUs of this process; 0: no GPU or no driver */
 void gpu_list(FILE *f);       /* a line each */
 /* Prints a line for the compiler and for each open library, or for all. */
 void dl_list(FILE *f, int all);
-/* Prints a line for each library, the compiler, the processor: `pleat doctor`. */
+/* Prints a line for each library, the compiler, the processor: `pleat
+ * doctor`. */
 void doctor(FILE *f);
 
 #endif

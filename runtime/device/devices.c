@@ -1,4 +1,5 @@
-/* devices.c: the table of devices, and checks of the abilities that a plan needs. */
+/* devices.c: the table of devices, and checks of the abilities that a plan
+ * needs. */
 #include "../../ir/settings/keys.h"
 #include "device.h"
 

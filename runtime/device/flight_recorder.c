@@ -1,8 +1,8 @@
 /* flight_recorder.c: records the current collective of a GPU. The GPU writes a
  * word to host memory at the start and at the end of each collective, inside
  * graphs too, so the watchdog can name it if ranks wait forever. A word encodes
- * program, instruction, and whether it has ended; a write takes about 1 us. Used
- * with several ranks, if a trial write works. */
+ * program, instruction, and whether it has ended; a write takes about 1 us.
+ * Used with several ranks, if a trial write works. */
 #include "gpu.h"
 
 enum { MAPPED = 2, STEPBITS = 24 };

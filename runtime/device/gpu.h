@@ -22,8 +22,8 @@ void nvrtc_wait(Builds *builds); /* only waits for these processes */
 /* nvrtc_begin, then nvrtc_end. */
 Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch,
                  Comm *comm);
-/* Compiles the kernels of n plans into the cache; each rank of a host compiles a
- * part. nvrtc_all reports refused kernels. */
+/* Compiles the kernels of n plans into the cache; each rank of a host compiles
+ * a part. nvrtc_all reports refused kernels. */
 void nvrtc_prepare(Arena *a, Plan *const *plan, int n, Pool *pool,
                    const char *arch);
 
@@ -143,20 +143,22 @@ struct Gpu {
 };
 
 void gpu_ok(int error, const char *what); /* err() unless error is 0 */
-/* Allows a kernel `shared` bytes of dynamic shared memory; the default is 48 KiB
- * together with its static variables. */
+/* Allows a kernel `shared` bytes of dynamic shared memory; the default is 48
+ * KiB together with its static variables. */
 void gpu_allow(void *fn, int64_t shared, const char *what);
 void gpu_drop_graphs(Gpu *gpu);
 
 /* abort.c: a failure of the run aborts the waits of gpu from now on; null: no
  * longer. */
 void abort_watch(Gpu *gpu);
-/* Enclose launching and taking results; after an abort abort_hold never returns. */
+/* Enclose launching and taking results; after an abort abort_hold never
+ * returns. */
 void abort_hold(void);
 void abort_release(void);
 
 /* gpu_fault.c: handles a failed call. Returns if the GPU still works; otherwise
- * err() names the launched run, or the one before if its results are not read. */
+ * err() names the launched run, or the one before if its results are not
+ * read. */
 void gpu_fault(int error);
 void fault_launching(Gpu *gpu, ProgramKind prog,
                      int64_t step); /* gpu or null */

@@ -1,9 +1,9 @@
 /* gpu_fault.c: handles a GPU that has failed: an illegal address, a trap, an
- * error in its memory. All later calls return the error, and no other context of
- * the process works. To name the call that failed, the process executes its own
- * command again and waits after each call ($PLEAT_SYNC). A training run repeats
- * only the steps in flight ($PLEAT_AGAIN), from its last checkpoint: run_again of
- * train.c. */
+ * error in its memory. All later calls return the error, and no other context
+ * of the process works. To name the call that failed, the process executes its
+ * own command again and waits after each call ($PLEAT_SYNC). A training run
+ * repeats only the steps in flight ($PLEAT_AGAIN), from its last checkpoint:
+ * run_again of train.c. */
 #include "gpu.h"
 
 enum { ARGS = 1 << 16, MAXARG = 1024 };

@@ -1,13 +1,13 @@
 /* host.c: compiles a plan's host kernels to shared libraries, each kernel once.
  *
  * The compiler is $CC or cc; only this file has its flags. Libraries are stored
- * in a folder that only its owner can read. Plans of a model share most kernels,
- * so the folder has a link for each kernel, named by the hash of its text,
- * prelude, compiler, flags and processor, to the library that contains it;
- * kernels without a link are compiled to one new library. A library is written
- * under a temporary name and renamed, and a lock lets one process compile while
- * others on the host wait. Long texts are split into parts that compile in
- * parallel: kernels are independent functions after one prelude. */
+ * in a folder that only its owner can read. Plans of a model share most
+ * kernels, so the folder has a link for each kernel, named by the hash of its
+ * text, prelude, compiler, flags and processor, to the library that contains
+ * it; kernels without a link are compiled to one new library. A library is
+ * written under a temporary name and renamed, and a lock lets one process
+ * compile while others on the host wait. Long texts are split into parts that
+ * compile in parallel: kernels are independent functions after one prelude. */
 #include <dlfcn.h>
 #include <sched.h>
 #include <sys/file.h>
@@ -48,7 +48,8 @@ static const char *level(void)
                                                    : "-O3";
 }
 
-/* Returns the flag by which kernels of tests poison their arrays on the stack. */
+/* Returns the flag by which kernels of tests poison their arrays on the
+ * stack. */
 static const char *poison_flag(void)
 {
     return poison_asked() ? "-DPLEAT_POISON" : NULL;
@@ -143,7 +144,8 @@ static char *hash_of(Arena *a, const Text *text)
     return strf(a, "%016lx%016lx", h.high64, h.low64);
 }
 
-/* Returns a key of everything that a kernel's code depends on except its text. */
+/* Returns a key of everything that a kernel's code depends on except its
+ * text. */
 static char *common_key(Arena *a, const Plan *p)
 {
     Text out = { .arena = a };
@@ -254,7 +256,8 @@ static void drop_parts(Arena *a, const char *base, int parts)
     }
 }
 
-/* Returns the first line of a compiler's log with "error", or its first line. */
+/* Returns the first line of a compiler's log with "error", or its first
+ * line. */
 static char *first_error(Arena *a, const char *path)
 {
     char line[512] = "", first[512] = "";
@@ -273,8 +276,8 @@ static char *first_error(Arena *a, const char *path)
     return strf(a, "%s", *line ? line : first);
 }
 
-/* Reports a failed compilation: an error in the text is an internal error, others
- * are faults of the compiler or its disk. */
+/* Reports a failed compilation: an error in the text is an internal error,
+ * others are faults of the compiler or its disk. */
 static _Noreturn void refuse(Arena *a, const char *base)
 {
     const char *why = first_error(a, logfile);
@@ -317,7 +320,8 @@ static void compile(Arena *a, const Plan *p, const char *dir, const char *so)
 /* ---- libraries --------------------------------------------------------- */
 
 /* Returns the path of the link for this key: a hard link to the library, which
- * takes no inode, although a plan has many kernels; or an older Pleat's file. */
+ * takes no inode, although a plan has many kernels; or an older Pleat's
+ * file. */
 static char *link_of(Arena *a, const char *dir, const char *key)
 {
     return strf(a, "%s/%s.kernel", dir, key);
@@ -424,7 +428,8 @@ Code *host_load(Arena *a, const Plan *p)
         flock(lock, LOCK_EX);
     Library *libraries = NULL;
     /* dlopen returns a library that it opened before under this name, although
-     * another process may have replaced the file: the kernel's symbol decides. */
+     * another process may have replaced the file: the kernel's symbol
+     * decides. */
     for (int i = 0; i < c->n; i++) {
         void *so = made_before(a, &libraries, link_of(a, dir, key[i]));
         c->so[i] = so && dlsym(so, p->kernel[i].name) ? so : NULL;

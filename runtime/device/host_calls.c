@@ -1,7 +1,7 @@
 /* host_calls.c: kernels of a GPU's plan that run on the host's processors, in
- * host memory (Launch.host). They are compiled as the host device's kernels are.
- * A stream or graph calls each as a host function in order, from a thread of the
- * driver, which shares the work with threads that only do this. */
+ * host memory (Launch.host). They are compiled as the host device's kernels
+ * are. A stream or graph calls each as a host function in order, from a thread
+ * of the driver, which shares the work with threads that only do this. */
 #include "gpu.h"
 #include "host.h"
 

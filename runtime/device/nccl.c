@@ -54,9 +54,9 @@ typedef struct Config { /* ncclConfig_t of 2.18; later ones read it */
     int share;
 } Config;
 
-/* Returns a communicator's configuration. Every communicator takes about 0.1 GiB
- * and more when it is used. Groups run one after another on one stream, so they
- * share the world's buffers; links between stages run beside them and have
+/* Returns a communicator's configuration. Every communicator takes about 0.1
+ * GiB and more when it is used. Groups run one after another on one stream, so
+ * they share the world's buffers; links between stages run beside them and have
  * their own. With more than one communicator none has more than CTAS channels,
  * which saves up to 1 GiB a GPU. */
 static Config config(int ctas, int share)
@@ -91,8 +91,8 @@ static int is_named(const Role *role, uint32_t atoms)
     return 0;
 }
 
-/* Opens the group of ranks that share these atoms with this rank, if its role uses
- * it. All ranks in order are the world's communicator. */
+/* Opens the group of ranks that share these atoms with this rank, if its role
+ * uses it. All ranks in order are the world's communicator. */
 static void open_group(Nccl *nccl, const Role *mine, uint32_t atoms)
 {
     int64_t n = mesh_extent(nccl->mesh, atoms);

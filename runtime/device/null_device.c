@@ -1,7 +1,7 @@
 /* null_device.c: the device of target=null. It executes nothing and prints a
- * report: memory by class and peak of the programs of each stage; collectives by
- * kind and group, seconds, bubble and FLOPs of a step; parameters that are stored
- * more than once. One core is enough for any number of ranks. */
+ * report: memory by class and peak of the programs of each stage; collectives
+ * by kind and group, seconds, bubble and FLOPs of a step; parameters that are
+ * stored more than once. One core is enough for any number of ranks. */
 #include <inttypes.h>
 
 #include "../../ir/settings/keys.h"

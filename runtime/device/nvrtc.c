@@ -1,12 +1,12 @@
-/* nvrtc.c: compiles kernel texts to cubins for one GPU, each distinct text once,
- * in parallel, stored in the private cache under a hash of text, compiler and
- * flags. The text of a refused kernel and the compiler's log stay beside the
- * cache, and the message names both.
+/* nvrtc.c: compiles kernel texts to cubins for one GPU, each distinct text
+ * once, in parallel, stored in the private cache under a hash of text, compiler
+ * and flags. The text of a refused kernel and the compiler's log stay beside
+ * the cache, and the message names both.
  *
- * NVRTC 13.0 runs its front end, about a fifth of its time, under one lock of the
- * process, so processes compile instead of threads, the longest text first, and
- * this one finds their results in the cache. libnvrtc.alt has the same lock;
- * --split-compile changes the bits. */
+ * NVRTC 13.0 runs its front end, about a fifth of its time, under one lock of
+ * the process, so processes compile instead of threads, the longest text first,
+ * and this one finds their results in the cache. libnvrtc.alt has the same
+ * lock; --split-compile changes the bits. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -138,7 +138,8 @@ static int cached(const BuildPart *part)
     return !access(part->path, R_OK);
 }
 
-/* Is part i equal to the one before? Equal texts of several plans are adjacent. */
+/* Is part i equal to the one before? Equal texts of several plans are
+ * adjacent. */
 static int seen(const Builds *builds, int64_t i)
 {
     return i && XXH128_isEqual(builds->part[i - 1].hash, builds->part[i].hash);
@@ -207,9 +208,9 @@ static void take_all(Builds *builds)
     pool_run(builds->pool, take, builds, pool_size(builds->pool), 1);
 }
 
-/* Each rank of a host compiles a part and takes the others' parts from the cache;
- * it compiles parts that are missing there (another file system, a refused
- * kernel). */
+/* Each rank of a host compiles a part and takes the others' parts from the
+ * cache; it compiles parts that are missing there (another file system, a
+ * refused kernel). */
 static void finish(Builds *builds, Comm *comm)
 {
     nvrtc_wait(builds);

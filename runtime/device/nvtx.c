@@ -1,6 +1,6 @@
 /* nvtx.c: ranges for profilers: a program's run, a row and a step, with the
- * model's names. Without a profiler a range costs a test of a pointer. NVTX is a
- * header of the CUDA toolkit; without it there are no ranges. */
+ * model's names. Without a profiler a range costs a test of a pointer. NVTX is
+ * a header of the CUDA toolkit; without it there are no ranges. */
 #include "device.h"
 
 #ifdef HAVE_CUDA

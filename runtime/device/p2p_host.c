@@ -127,8 +127,8 @@ void channel_run(Channel *channel, const BoundInstr *bound)
         run_here(channel, bound);
 }
 
-/* Checks that sends, receives and waits of a run are equally many; otherwise the
- * next run would begin with an old message. */
+/* Checks that sends, receives and waits of a run are equally many; otherwise
+ * the next run would begin with an old message. */
 void channels_finish(const Channels *channels)
 {
     for (size_t k = 0; k < vec_len(channels->chan); k++) {

@@ -1,13 +1,14 @@
 /* p2p_nccl.c: transfers between pipeline stages on GPUs: send, recv, wait. NCCL
- * pairs the sends and receives of two ranks by order alone, and both block their
- * stream: on one stream, two stages that send to each other before they receive
- * would wait forever. So a recv is on the stage's stream, and a send is on its
- * link's stream, after the stage's work so far; wait makes the stage's stream
- * wait for the send. A stage then waits exactly where it does on the host.
+ * pairs the sends and receives of two ranks by order alone, and both block
+ * their stream: on one stream, two stages that send to each other before they
+ * receive would wait forever. So a recv is on the stage's stream, and a send is
+ * on its link's stream, after the stage's work so far; wait makes the stage's
+ * stream wait for the send. A stage then waits exactly where it does on the
+ * host.
  *
- * A link is a communicator of two ranks for one direction. Messages of two stages
- * use as many links as are needed for the receiver to take each link's messages
- * in the order in which they are sent, in every program. */
+ * A link is a communicator of two ranks for one direction. Messages of two
+ * stages use as many links as are needed for the receiver to take each link's
+ * messages in the order in which they are sent, in every program. */
 #include "gpu.h"
 
 enum { SENDER, RECEIVER, UNTIMED = 2 };
@@ -104,8 +105,8 @@ static int fits(int64_t *sent, int64_t *got, Choice *choice, int link,
     }
 }
 
-/* Assigns the channels from one stage to another to links. Returns the number of
- * links. */
+/* Assigns the channels from one stage to another to links. Returns the number
+ * of links. */
 static int choose(const Links *links, int from, int to, ProgramKind prog,
                   Choice **out)
 {
@@ -209,8 +210,8 @@ Links *links_open(Arena *a, const Plan *p, int64_t rank, Nccl *nccl)
     return x;
 }
 
-/* Sends a byte over every link, in one order on all ranks: NCCL connects two ranks
- * at their first transfer, which blocks the host. */
+/* Sends a byte over every link, in one order on all ranks: NCCL connects two
+ * ranks at their first transfer, which blocks the host. */
 void links_warm(Links *links, uint64_t work, void *stream)
 {
     if (!links->link)

@@ -1,7 +1,7 @@
 /* peer_gpu.c: row exchanges between GPUs that access each other's memory
  * (codegen/exchange). The arenas of all ranks of this machine are mapped once.
- * Each is followed by words for the barriers of a group's blocks, a run of words
- * for each set of ranks that exchanges rows. */
+ * Each is followed by words for the barriers of a group's blocks, a run of
+ * words for each set of ranks that exchanges rows. */
 #include "gpu.h"
 
 enum { MAXBLOCKS = 64, MEETINGS = 2, WORD = 8, ALIGN = 256 };

@@ -1,6 +1,6 @@
-/* roofline.c: peak rates of a device, for floors and MFU. Rates of GPUs are those
- * of data sheets, without sparsity; the host is measured: one product by BLAS,
- * one copy by all threads. */
+/* roofline.c: peak rates of a device, for floors and MFU. Rates of GPUs are
+ * those of data sheets, without sparsity; the host is measured: one product by
+ * BLAS, one copy by all threads. */
 #include "gpu.h"
 #include "host.h"
 

@@ -26,7 +26,8 @@ int rank_hosts(const Rank *rank, const void *p)
     return rank->host && at >= rank->host && at < rank->host + rank->role->host;
 }
 
-/* The address of a buffer; a buffer in a frame has its place of micro-batch 0. */
+/* The address of a buffer; a buffer in a frame has its place of micro-batch
+ * 0. */
 static int64_t address_of(const Role *role, const Buf *b)
 {
     const SlotGroup *group = b->frame && b->prog >= 0

@@ -20,7 +20,8 @@ typedef struct StepValues {
     int64_t step;
 } StepValues;
 
-/* A step beyond one of these updates nothing (train.skip_above); INFINITY: no limit. */
+/* A step beyond one of these updates nothing (train.skip_above); INFINITY: no
+ * limit. */
 typedef struct Limits {
     double loss, gnorm;
 } Limits;
@@ -144,14 +145,16 @@ void poison_instr(const Rank *rank, const BoundInstr *bound);
  * Calls err() if stages wait for each other. */
 void exec_run(Exec *exec, ProgramKind program, const StepValues *values,
               const Feed *feed);
-/* Same as exec_run; a step whose rows overflowed runs again by its fallback program.
- * Returns 1 if it did. */
+/* Same as exec_run; a step whose rows overflowed runs again by its fallback
+ * program. Returns 1 if it did. */
 int exec_exact(Exec *exec, ProgramKind program, const StepValues *values,
                const Feed *feed);
-/* Waits for the last late run and its results. Returns 0 if none was pending. */
+/* Waits for the last late run and its results. Returns 0 if none was
+ * pending. */
 int exec_settle(Exec *exec);
-/* Same as exec_run, but checks the results of every instruction. Returns a line that
- * names tensor, place and rank of the first NaN or infinity; null: none. */
+/* Same as exec_run, but checks the results of every instruction. Returns a line
+ * that names tensor, place and rank of the first NaN or infinity; null:
+ * none. */
 const char *exec_checked(Exec *exec, ProgramKind program,
                          const StepValues *values, const Feed *feed);
 /* Records the instructions of each later run of this program in exec->ran, the
@@ -172,7 +175,8 @@ plain_nan(double v); /* v; a NaN without its sign, which prints as "nan" */
 void exec_pull(
     Exec *exec); /* copies persistent data to the mirror; before reading */
 void exec_push(Exec *exec); /* copies the mirror to the device; after writing */
-/* Same as exec_push, after a checkpoint was read: also derives weights from masters. */
+/* Same as exec_push, after a checkpoint was read: also derives weights from
+ * masters. */
 void exec_filled(Exec *exec);
 void exec_drop(Exec *exec);           /* frees the mirror's pages */
 int64_t exec_bytes(const Exec *exec); /* bytes of the arenas of this process */
@@ -209,7 +213,8 @@ const ScheduleSlot *stage_slot(const Stage *stage);
 int stage_instr(const Stage *stage); /* index in the program */
 int stage_ended(const Stage *stage);
 BoundInstr *rank_instr(const Rank *rank);
-/* Returns the index, within the step, of data-parallel rank 0's micro-batch `micro`. */
+/* Returns the index, within the step, of data-parallel rank 0's micro-batch
+ * `micro`. */
 double first_micro(const Exec *exec, int64_t micro);
 /* Returns a value that all micro-batches of a step share (not `micro`). */
 double step_value(const Exec *exec, const StepValues *values, StepValue v);

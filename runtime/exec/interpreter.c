@@ -3,7 +3,8 @@
  * it would block: a recv before its send, a wait before its copy was taken, a
  * collective with members in stages that have not arrived. The stages of one
  * process take turns. If none can advance, they wait for each other, which is
- * an error and not a hang. Under mpirun a process has one stage and MPI blocks. */
+ * an error and not a hang. Under mpirun a process has one stage and MPI
+ * blocks. */
 #include "exec.h"
 
 /* ---- inputs of a micro-batch --------------------------------------------- */
@@ -133,7 +134,8 @@ static int stage_goes_on(Stage *stage)
     return stage->instr < n;
 }
 
-/* Moves to the next instruction, across the ends of rows; row -1: to the first. */
+/* Moves to the next instruction, across the ends of rows; row -1: to the
+ * first. */
 void stage_next(Exec *exec, Stage *stage)
 {
     stage->instr++;
@@ -221,9 +223,9 @@ static void copy_run(void *ctx, int64_t out, int64_t in, int64_t n)
 
 /* Replaces a collective by copies of the rank's own data (Exec.alone). Every
  * block of an all-to-all becomes the block that stays on this rank: routing
- * indices of other ranks would name experts that are not here. Other collectives
- * repeat the rank's bytes until the result is full. All results are written and
- * values stay in range. */
+ * indices of other ranks would name experts that are not here. Other
+ * collectives repeat the rank's bytes until the result is full. All results are
+ * written and values stay in range. */
 static void fill_with_own(Exec *exec, const BoundInstr *bound)
 {
     const Role *role = exec->rank[bound->rank - exec->comm->first].role;
@@ -297,7 +299,8 @@ static void end_instr(Exec *exec, Stage *const *s, int n, int64_t from)
         exec->marked = to;
 }
 
-/* Runs the current instruction of n stages; n > 1: a collective across stages. */
+/* Runs the current instruction of n stages; n > 1: a collective across
+ * stages. */
 void run_instr(Exec *exec, Stage *const *s, int n)
 {
     const Instr *now = rank_instr(s[0]->rank[0])->instr;

@@ -115,8 +115,8 @@ static const char *new_bad(const Buf *b, const uint8_t *now,
     return found;
 }
 
-/* Is buffer i also an earlier operand's? A result in place of an operand has the
- * operand's buffer. */
+/* Is buffer i also an earlier operand's? A result in place of an operand has
+ * the operand's buffer. */
 static int in_place(const Instr *instr, int i)
 {
     int k = 0;

@@ -16,8 +16,8 @@ static int64_t buf_bytes(const Rank *rank, const Instr *instr, int i)
     return rank->role->buf[instr->buf[i]].bytes;
 }
 
-/* Does the instruction read memory of operand i? Parts of a concatenation lie in
- * the whole, and a result may share an operand's memory. An accumulating
+/* Does the instruction read memory of operand i? Parts of a concatenation lie
+ * in the whole, and a result may share an operand's memory. An accumulating
  * instruction reads nothing in the run in which it stores. */
 static int is_read(const Rank *rank, const BoundInstr *bound, int i)
 {

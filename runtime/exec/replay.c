@@ -89,7 +89,8 @@ static int64_t result_bytes(const Scalar *scalar)
 
 /* ---- opening ------------------------------------------------------------- */
 
-/* Lays out the staged block of a micro-batch: the scalar `micro`, then inputs. */
+/* Lays out the staged block of a micro-batch: the scalar `micro`, then
+ * inputs. */
 static void place_inputs(Exec *exec, StagedProgram *program)
 {
     const Role *role = exec->rank[0].role;

@@ -1,5 +1,5 @@
-/* cache.c: a folder that only its owner can read, for compiled kernels, measured
- * choices and tokenizer tables, which later runs use again. */
+/* cache.c: a folder that only its owner can read, for compiled kernels,
+ * measured choices and tokenizer tables, which later runs use again. */
 #include "process.h"
 
 /* Returns null if the folder exists, belongs to this user and can be written;

@@ -8,8 +8,9 @@
  * type, and whether products are right. If the processor's flags allow a better
  * type, or products are wrong, types are tried from the best down, and
  * OPENBLAS_CORETYPE is set to the first one with right products. The verdict is
- * stored in the cache folder per processor and depends on nothing else, so equal
- * machines choose the same type. A user's OPENBLAS_CORETYPE is left alone. */
+ * stored in the cache folder per processor and depends on nothing else, so
+ * equal machines choose the same type. A user's OPENBLAS_CORETYPE is left
+ * alone. */
 #include <dlfcn.h>
 #include <strings.h>
 #include <sys/wait.h>
@@ -20,8 +21,9 @@
 
 enum { PATHS = 1024, CORE = 32, SECONDS = 20 };
 
-/* Core types, best first. `speed` ranks them, including the types without flags,
- * which are never tried. Zen has Haswell's kernels with other blocking. */
+/* Core types, best first. `speed` ranks them, including the types without
+ * flags, which are never tried. Zen has Haswell's kernels with other
+ * blocking. */
 /* clang-format off */
 static const struct { const char *name, *flags; int speed; } types[] = {
     { "Cooperlake", "avx512f avx512dq avx512bw avx512vl avx512cd avx512_bf16", 4 },

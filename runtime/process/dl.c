@@ -62,8 +62,8 @@ static const char *bind(Lib l, void *h)
     return NULL;
 }
 
-/* Thread: maps a library, which stays mapped; dl_open reports errors. It must not
- * call next_word, whose interning is not thread-safe. */
+/* Thread: maps a library, which stays mapped; dl_open reports errors. It must
+ * not call next_word, whose interning is not thread-safe. */
 static void *map(void *files)
 {
     char name[64];

@@ -3,9 +3,9 @@
  * that group's parents (container, batch job). */
 #include "process.h"
 
-/* Both versions of control groups: prefix of its line in /proc/self/cgroup, root
- * folder, files of limit, use and statistics, and the key of the page cache,
- * which the kernel can drop. */
+/* Both versions of control groups: prefix of its line in /proc/self/cgroup,
+ * root folder, files of limit, use and statistics, and the key of the page
+ * cache, which the kernel can drop. */
 static const struct {
     const char *mark, *root, *most, *used, *stat, *key;
 } versions[] = {
@@ -56,7 +56,8 @@ static int64_t left_in(Arena *a, int v, const char *group)
     return most - used + (cache > 0 ? cache : 0);
 }
 
-/* Returns the least of the bytes left by this process's group and its parents. */
+/* Returns the least of the bytes left by this process's group and its
+ * parents. */
 static int64_t left_by_groups(Arena *a, int v)
 {
     FILE *f = fopen("/proc/self/cgroup", "r");

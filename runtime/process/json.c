@@ -368,8 +368,8 @@ static uint32_t escaped(const char **s, const char *end)
     return 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00);
 }
 
-/* Writes the next byte, or an escape's character in UTF-8, to `to`. Returns 1 to
- * 4 bytes. */
+/* Writes the next byte, or an escape's character in UTF-8, to `to`. Returns 1
+ * to 4 bytes. */
 static size_t next_bytes(const char **s, const char *end, char *to)
 {
     static const char from[] = "bfnrt", is[] = "\b\f\n\r\t";

@@ -47,8 +47,8 @@ JsonKind jv_kind(JsonValue v);
  * and advances *at, which starts at 0. Returns 0 after the last. */
 int jv_next(JsonValue in, size_t *at, JsonValue *key, JsonValue *v);
 int64_t jv_count(JsonValue in); /* members or elements; others have 0 */
-/* Finds the values of an object's keys in one pass; JSONnone for absent keys, or
- * if it is not an object. */
+/* Finds the values of an object's keys in one pass; JSONnone for absent keys,
+ * or if it is not an object. */
 void jv_fields(JsonValue in, const char *const *key, int nkey, JsonValue *v);
 JsonValue jv_get(JsonValue in, const char *key);
 
@@ -60,16 +60,18 @@ int jv_int(JsonValue v, int64_t *x);
 /* Decodes a string to `to`, which has room for v.n bytes, and sets *n to its
  * bytes. Returns null, or the reason why not: not a string, or not UTF-8. */
 const char *jv_decode(JsonValue v, char *to, size_t *n);
-/* Same as jv_decode, into the arena, with a zero byte at the end. Returns null if v is
- * not a string, or if n is null and the string holds a zero byte. */
+/* Same as jv_decode, into the arena, with a zero byte at the end. Returns null
+ * if v is not a string, or if n is null and the string holds a zero byte. */
 char *jv_text(Arena *a, JsonValue v, size_t *n);
 /* Are two values equal? Numbers are compared as reals, objects in any order of
- * their keys. Recursion is as deep as the shallower value; the arena is scratch. */
+ * their keys. Recursion is as deep as the shallower value; the arena is
+ * scratch. */
 int jv_same(Arena *a, JsonValue x, JsonValue y);
 
-/* Members of an object, a vec; duplicate keys stay. jv_set replaces the value of
- * a key or adds it; JSONnone leaves the member out. jv_object returns the text,
- * in which unchanged values keep theirs; indent: spaces before its closing brace. */
+/* Members of an object, a vec; duplicate keys stay. jv_set replaces the value
+ * of a key or adds it; JSONnone leaves the member out. jv_object returns the
+ * text, in which unchanged values keep theirs; indent: spaces before its
+ * closing brace. */
 typedef struct JsonMember {
     JsonValue key, value;
 } JsonMember;

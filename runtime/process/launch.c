@@ -1,4 +1,5 @@
-/* launch.c: world size and rank of this process from its launcher's environment. */
+/* launch.c: world size and rank of this process from its launcher's
+ * environment. */
 #include "process.h"
 
 /* Environment variables of launchers: mpirun, and srun with PMIx. */

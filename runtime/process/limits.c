@@ -1,5 +1,5 @@
-/* limits.c: prepares a process at its start. Descriptors 0, 1 and 2 are open, so
- * no file of a run becomes one of them. A write beyond the file size limit
+/* limits.c: prepares a process at its start. Descriptors 0, 1 and 2 are open,
+ * so no file of a run becomes one of them. A write beyond the file size limit
  * returns an error. Ends of child processes are reported. The stack is large
  * enough. The exit status after a fault is INTERNAL_ERROR. */
 #include <pthread.h>
@@ -8,7 +8,8 @@
 
 #include "process.h"
 
-/* Bytes of stack: wanted, and required (the deepest models compile with 96 KiB). */
+/* Bytes of stack: wanted, and required (the deepest models compile with 96
+ * KiB). */
 enum { STACK = 8 << 20, LEAST = 1 << 20 };
 
 static void take_descriptors(void)

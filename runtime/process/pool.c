@@ -86,8 +86,8 @@ static void *thread_main(void *arg)
 
     for (;;) {
         await_job(pool, seen);
-        /* wake is read before `stop`, which may be set between the two reads and
-         * is then seen in the next turn. */
+        /* wake is read before `stop`, which may be set between the two reads
+         * and is then seen in the next turn. */
         seen = atomic_load(&pool->wake);
         if (atomic_load(&pool->stop))
             return NULL;

@@ -43,7 +43,8 @@ int dl_open(Lib l);
  * cuBLASLt takes long. Its constructors look up the driver's functions and call
  * none, so they wait for no lock of the driver. */
 void dl_begin(Lib l);
-/* Waits for these threads; call it before a fork whose child opens libraries. */
+/* Waits for these threads; call it before a fork whose child opens
+ * libraries. */
 void dl_settle(void);
 const char *dl_why(Lib l);
 /* "needs libzstd: not found (apt install libzstd1)" */
@@ -134,7 +135,8 @@ typedef struct Workers Workers;
 typedef void WorkerCall(void *ctx, int64_t i);
 /* Starts at most n processes that make call(ctx, i) for each i < calls, in this
  * order; exit of this process ends them. Only one set at a time, and not after
- * MPI_Init, since MPI does not support fork. Returns null if memory is short. */
+ * MPI_Init, since MPI does not support fork. Returns null if memory is
+ * short. */
 Workers *workers_start(int n, WorkerCall *call, void *ctx, int64_t calls);
 void workers_join(Workers *workers); /* waits for all; workers may be null */
 

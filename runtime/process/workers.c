@@ -69,7 +69,8 @@ static void wait_for_all(void)
     }
 }
 
-/* At exit: ends the workers, which hold this process's files, pipes and locks. */
+/* At exit: ends the workers, which hold this process's files, pipes and
+ * locks. */
 static void end_all(void)
 {
     if (started.parent != getpid())

@@ -1,12 +1,12 @@
-/* added_tokens.c: added tokens (special ones among them) are found before a
- * text is cut into words: the leftmost, and of those at one place the longest.
- * Those marked `normalized` are looked for after the text was normalized, the
+/* added_tokens.c: finds added tokens, including special ones, before a text is
+ * split into words: the leftmost, and the longest of several at one place.
+ * Tokens marked `normalized` are searched after the text was normalized, the
  * others before. */
 #include <utf8proc.h>
 
 #include "tokenizer.h"
 
-/* ---- a tree of their bytes ----------------------------------------------- */
+/* ---- trie ---------------------------------------------------------------- */
 
 static int child_of(const Trie *trie, int node, uint8_t byte)
 {
@@ -40,7 +40,7 @@ void trie_add(Trie *trie, const Added *added, int index)
     trie->node[at].added = index;
 }
 
-/* The longest token at s; null: none. */
+/* Returns the longest token at s; null: none. */
 static const Added *longest(const Tokenizer *tokenizer, const Trie *trie,
                             const char *s, size_t n)
 {
@@ -56,7 +56,7 @@ static const Added *longest(const Tokenizer *tokenizer, const Trie *trie,
     return found < 0 ? NULL : &tokenizer->added[found];
 }
 
-/* ---- what stands around them --------------------------------------------- */
+/* ---- context of a token -------------------------------------------------- */
 
 static int is_space(int32_t c)
 {
@@ -86,7 +86,8 @@ static int is_word(int32_t c)
     }
 }
 
-/* The character at i, or before it; its length to *len. -1: the text ends. */
+/* Returns the character at i, or before it, and its length; -1: the text
+ * ends. */
 static int32_t char_at(const char *s, size_t n, size_t i, size_t *len)
 {
     int32_t c = -1;
@@ -121,7 +122,8 @@ static void between(Encoder *encoder, int pass, const char *s, size_t n)
     encoder->first = 0;
 }
 
-/* Where a token's spaces begin (not before from) and end. */
+/* Returns the start (at least `from`) and the end of the spaces around a
+ * token. */
 static size_t spaces_before(const char *s, size_t at, size_t from)
 {
     size_t len;

@@ -1,9 +1,9 @@
-/* bpe.c: byte pair encoding. A word starts as its bytes (or characters); the
- * neighbours whose pair has the least rank, the leftmost of those, are merged
- * until no pair has a rank: in short words by a scan of the ranks, in long ones
- * with a heap.
+/* bpe.c: byte pair encoding. A word starts as its bytes (or characters);
+ * neighbours whose pair has the lowest rank, the leftmost pair of equals, are
+ * merged until no pair has a rank: short words by a scan of the ranks, long
+ * ones with a heap.
  *
- * Few words make up most of a text, so each encoder remembers the short ones.*/
+ * A few words make up most of a text, so each encoder caches the short ones. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -97,7 +97,7 @@ static uint64_t pair_of(int32_t left, int32_t right)
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
 
-/* The same pair again: the later rank holds, as in a dictionary. */
+/* Adds a merge. A repeated pair gets the later rank. */
 void bpe_merge(Bpe *bpe, int32_t left, int32_t right, int32_t rank, int32_t id)
 {
     uint64_t pair = pair_of(left, right);
@@ -118,7 +118,7 @@ static int32_t merged(const Bpe *bpe, int32_t left, int32_t right)
     return slot_of(bpe, pair_of(left, right))->id;
 }
 
-/* ---- symbols: what a word starts as -------------------------------------- */
+/* ---- symbols: initial tokens of a word ----------------------------------- */
 
 static int64_t fallback(const Bpe *bpe, const char *s, size_t n, int32_t *out)
 {
@@ -137,7 +137,8 @@ static size_t char_len(const char *s, size_t n)
     return k;
 }
 
-/* out has room for n. What has no token becomes unk, or nothing. */
+/* Writes the initial tokens of a word to out [n]. A character without a token
+ * becomes unk, or is dropped. Returns their number. */
 static int64_t symbols(const Bpe *bpe, const char *s, size_t n, int32_t *out)
 {
     int64_t k = 0;
@@ -216,7 +217,8 @@ static uint64_t heap_pop(Encoder *encoder)
     return least;
 }
 
-/* The pair that starts at i, if it has a rank: rank, then place. */
+/* Pushes the pair that starts at i, if it has a rank: ordered by rank, then
+ * place. */
 static void heap_pair(Encoder *encoder, int32_t i)
 {
     int32_t rank = i < 0 || encoder->next[i] < 0
@@ -228,8 +230,9 @@ static void heap_pair(Encoder *encoder, int32_t i)
         heap_push(encoder, pair_of(rank, i));
 }
 
-/* A pair that was pushed may be gone: then its rank is no longer that of what
- * starts at its place. Each merge pushes two at most, so 3 n are enough. */
+/* Merges a long word. A pushed pair may be outdated: the pair at its place then
+ * has another rank. Each merge pushes at most two pairs, so 3 n entries are
+ * enough. */
 static int64_t merge_long(Encoder *encoder, int64_t n)
 {
     const Bpe *bpe = &encoder->t->bpe;

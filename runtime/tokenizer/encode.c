@@ -1,4 +1,4 @@
-/* encode.c: an encoder, and a text on its way through it. */
+/* encode.c: encoders, and the steps that encode a text. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 

@@ -1,14 +1,14 @@
-/* normalizer.c: a text's normal form, where the tokenizer asks for one:
- * Unicode's NFC and its kin through utf8proc, and the replacements with which
- * tokenizers made by SentencePiece begin. */
+/* normalizer.c: normalizes a text as the tokenizer specifies: Unicode's NFC,
+ * NFD, NFKC, NFKD by utf8proc, and the replacements of tokenizers converted
+ * from SentencePiece. */
 #include <utf8proc.h>
 
 #include "tokenizer.h"
 
-/* Marks, and characters that stand for others, that Unicode 10 to 15 added.
- * Tokenizers are used with Unicode 9's tables, to which these are nothing: they
- * and all around them keep their place (compared with the tokenizers library
- * for every character). */
+/* Marks and compatibility characters that Unicode 10 to 15 added. The
+ * tokenizers library has Unicode 9's tables, in which these are unassigned:
+ * they and their neighbours stay unchanged (compared with the library for every
+ * character). */
 /* clang-format off */
 static const int32_t newer[][2] = {
     {0x7fd, 0x7fd}, {0x898, 0x89f}, {0x8ca, 0x8d3}, {0x9fe, 0x9fe},
@@ -36,7 +36,7 @@ static int is_newer(int32_t c)
     return 0;
 }
 
-/* Composed or not, this character stays as it is whatever stands beside it. */
+/* Is a character unchanged by composition, whatever its neighbours? */
 static int inert(int32_t c)
 {
     if (c < 0x300)
@@ -49,7 +49,7 @@ static int inert(int32_t c)
            p->decomp_seqindex == UINT16_MAX;
 }
 
-/* 1: s is in form NFC already. 0: perhaps not. */
+/* Returns 1 if s is in form NFC; 0: it may not be. */
 static int composed(const char *s, size_t n)
 {
     for (size_t i = 0; i < n;) {
@@ -91,7 +91,7 @@ static void map_span(Encoder *encoder, int options, const char *s, size_t n,
     free(p);
 }
 
-/* Newer marks stay; what is between them is mapped. */
+/* Maps the text between newer marks, which stay unchanged. */
 static void map_line(Encoder *encoder, int options, const char *s, size_t n,
                      Bytes *out)
 {
@@ -119,8 +119,8 @@ static int is_formed(int options, const char *s, size_t n)
     return options == nfc ? composed(s, n) : ascii(s, n);
 }
 
-/* Line by line: nothing joins or moves across a line's end, and few lines need
- * anything. */
+/* Maps line by line: no character combines or moves across a line's end, and
+ * few lines need a change. */
 static int form(Encoder *encoder, int options, const char *s, size_t n,
                 Bytes *out)
 {
@@ -153,7 +153,7 @@ static int replace(const Norm *norm, const char *s, size_t n, Bytes *out)
     return any;
 }
 
-/* The forms take turns in encoder->normal and a spare. */
+/* Applies the normalizers in turn, between encoder->normal's two buffers. */
 const Bytes *normalize(Encoder *encoder, const char *s, size_t n)
 {
     const Bytes *now = NULL;

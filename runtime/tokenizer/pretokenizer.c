@@ -1,7 +1,7 @@
-/* pretokenizer.c: pre-tokenizers: a text is cut into words that are encoded
- * alone. Patterns are written for Oniguruma (Ruby's syntax); what PCRE2 would
- * read otherwise is rewritten, or refused. Each cut hands its parts to the
- * next. */
+/* pretokenizer.c: pre-tokenizers split a text into words that are encoded
+ * separately. Patterns have Oniguruma's syntax (Ruby's); constructs that PCRE2
+ * reads differently are rewritten or refused. Each pre-tokenizer passes its
+ * parts to the next. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
@@ -9,8 +9,8 @@
 
 /* ---- patterns ------------------------------------------------------------ */
 
-/* The POSIX brackets of Oniguruma, which are properties by the same names too,
- * for the inside of []. Code points are those that PCRE2's tables lack. */
+/* Oniguruma's POSIX brackets, which are also properties of the same names, as
+ * contents of []. Code points are those that PCRE2's tables lack. */
 #define ALPHA                                                                  \
     "\\p{Alphabetic}\\p{L}\\x{363}-\\x{36f}\\x{897}\\x{c04}\\x{cf3}\\x{f82}-"  \
     "\\x{f83}\\x{1dd3}-\\x{1de6}\\x{10d69}\\x{10efc}\\x{11080}-\\x{11081}"     \
@@ -49,7 +49,7 @@ static const struct {
     { "xdigit", "0-9A-Fa-f" },
 };
 
-/* The set of a bracket; null: there is none of this name. */
+/* Returns the set of a POSIX bracket; null: unknown name. */
 static const char *bracket(const char *name, size_t n)
 {
     for (int i = 0; i < countof(brackets); i++)
@@ -59,8 +59,8 @@ static const char *bracket(const char *name, size_t n)
     return NULL;
 }
 
-/* The set of \s, \w or \d; null: another letter. Outside of [] \w has six
- * superscripts and fractions more. */
+/* Returns the set of \s, \w or \d; null: another letter. Outside [] \w has six
+ * more superscripts and fractions. */
 static const char *letter_set(int c, int inside)
 {
     return c == 's'             ? SPACE
@@ -72,8 +72,9 @@ static const char *letter_set(int c, int inside)
 
 static void put_set(Text *out, const char *set);
 
-/* \p{L} and its kin, with the code points that PCRE2's tables lack; not \P{L}
- * inside []: the code points that are not newer than they are. */
+/* Appends a property such as \p{L} with the code points that PCRE2's tables
+ * lack. \P{L} inside [] is left out here: its set must exclude the new code
+ * points. */
 static void put_property(Text *out, const char *s, size_t len, int inside)
 {
     int not = s[0] == 'P', caret = s[2] == '^';
@@ -95,7 +96,7 @@ static void put_property(Text *out, const char *s, size_t len, int inside)
     put(out, "%s", inside ? "" : "]");
 }
 
-/* A set of a table, where \p{Alphabetic} is PCRE2's. */
+/* Appends a set of the table; \p{Alphabetic} stays PCRE2's. */
 static void put_set(Text *out, const char *set)
 {
     for (const char *s = set; *s; s++) {
@@ -110,7 +111,7 @@ static void put_set(Text *out, const char *set)
     }
 }
 
-/* After a backslash; returns how many bytes it took. */
+/* Rewrites the escape after a backslash. Returns the bytes read. */
 static size_t put_escape(Text *out, const char *s, int inside, const Loc *loc)
 {
     int lower = s[0] | 0x20;
@@ -133,8 +134,8 @@ static size_t put_escape(Text *out, const char *s, int inside, const Loc *loc)
     return len;
 }
 
-/* The set that an item of [] excludes, \W or [:^alpha:], and the item's length
- * to *len; null: the item is none. */
+/* Returns the set that an item of [] excludes, \W or [:^alpha:], and the item's
+ * length; null: the item excludes none. */
 static const char *excluded(const char *s, size_t *len)
 {
     size_t n = s[0] == '[' ? strcspn(s, "]") : 0;
@@ -147,7 +148,7 @@ static const char *excluded(const char *s, size_t *len)
                : NULL;
 }
 
-/* s at an item of []: its length. */
+/* Rewrites the item of [] at s. Returns its length. */
 static size_t put_item(Text *out, const char *s, const Loc *loc)
 {
     size_t n = s[0] == '[' && s[1] == ':' ? strcspn(s, "]") : 0;
@@ -166,8 +167,8 @@ static size_t put_item(Text *out, const char *s, const Loc *loc)
     return set ? n + 1 : 1;
 }
 
-/* s behind '[': to behind its ']'. Sets that are excluded from a class stand
- * beside it: [a\W] is (?:[a]|[^word]). */
+/* Rewrites a class; s is after '['. Returns the bytes up to and including ']'.
+ * Excluded sets become alternatives: [a\W] is (?:[a]|[^word]). */
 static size_t put_class(Text *out, const char *s, const Loc *loc)
 {
     Text items = { .arena = forever }, beside = { .arena = forever };
@@ -230,7 +231,7 @@ void *cut_compile(const char *pattern, const Loc *loc)
         pcre2_get_error_message(code, why, sizeof why);
         err(loc, "pattern '%.60s': %s", pattern, (char *)why);
     }
-    pcre2_jit_compile(p, PCRE2_JIT_COMPLETE); /* without it: slower */
+    pcre2_jit_compile(p, PCRE2_JIT_COMPLETE); /* optional: only speed */
     return p;
 }
 
@@ -246,7 +247,7 @@ static void open_matcher(Encoder *encoder)
     pcre2_jit_stack_assign(encoder->context, NULL, encoder->stack);
 }
 
-/* The next match in s from at on. 0: no more. */
+/* Finds the next match in s from `at` on. Returns 0 if there is none. */
 static int next_match(Encoder *encoder, const PreTokenizer *tokenizer,
                       const char *s, size_t n, size_t at, size_t *from,
                       size_t *to)
@@ -270,7 +271,7 @@ static int next_match(Encoder *encoder, const PreTokenizer *tokenizer,
 
 /* ---- parts --------------------------------------------------------------- */
 
-/* A part that waits for the one after it. */
+/* A part whose successor is not known yet. */
 typedef struct PendingPart {
     size_t from, to;
     int any, match;
@@ -284,8 +285,8 @@ static void release(Encoder *encoder, size_t k, const char *s,
     part->any = 0;
 }
 
-/* One of the parts that cover a text, in order, with what matched between what
- * did not. */
+/* Handles one of the consecutive parts of a text, matched and unmatched ones in
+ * turn. */
 static void part(Encoder *encoder, size_t k, const char *s,
                  PendingPart *pending_part, size_t from, size_t to, int match)
 {
@@ -336,7 +337,8 @@ static void cut_match(Encoder *encoder, size_t k, const char *s, size_t n)
 
 /* ---- spaces -------------------------------------------------------------- */
 
-/* s with a space in front, and with tokenizer->space for each. */
+/* Returns s with a space in front and every space replaced by
+ * tokenizer->space. */
 static const Bytes *spaced(Encoder *encoder, size_t k, const char *s, size_t n)
 {
     const PreTokenizer *tokenizer = &encoder->t->cut[k];

@@ -1,9 +1,9 @@
-/* special.c: the tokens of the beginning and the end of a text and of padding,
- * as tokenizer_config.json beside a tokenizer.json names them. */
+/* special.c: beginning-of-text, end-of-text and padding tokens, named by
+ * tokenizer_config.json beside a tokenizer.json. */
 #include "tokenizer.h"
 
-/* The text of a token: a string, or the "content" of an object. Null: the file
- * does not name it. */
+/* Returns the text of a token: a string, or the "content" of an object; null:
+ * the file does not name it. */
 static const char *named(const Tokenizer *tokenizer, const char *key,
                          const Loc *loc)
 {
@@ -47,7 +47,7 @@ int32_t tokenizer_end(const Tokenizer *tokenizer, const char *name,
     if (name && id < 0)
         err(loc, "data.eod: %s has no token '%s'", tokenizer->path, name);
     if (tokenizer->bytes && !name)
-        return 0; /* bytes: as jsonl.c */
+        return 0; /* byte tokens: the same end as in jsonl.c */
     for (int i = 0; id < 0 && i < countof(usual); i++)
         id = tokenizer_id(tokenizer, usual[i]);
     return id;

@@ -1,12 +1,12 @@
-/* tokenizer.c: tokenizer.json files, as the tokenizers library writes them:
- * what a text goes through on its way to tokens, and their texts.
+/* tokenizer.c: reads tokenizer.json files of the tokenizers library: the steps
+ * that turn a text into tokens, and the texts of tokens.
  *
  *   added tokens -> normalizer -> added tokens -> pre-tokenizer -> model
  *   (added_tokens.c)  (normalizer.c)        (pretokenizer.c)   (bpe.c)
  *
  * The model is byte pair encoding, over bytes (GPT-2, Llama 3, Qwen, DeepSeek)
- * or over characters with bytes for those it lacks (Llama 2, Mixtral). Anything
- * in a file that would change tokens and is not known here is refused. */
+ * or over characters with bytes for missing ones (Llama 2, Mixtral). Unknown
+ * members of a file that would change tokens are refused. */
 #include <utf8proc.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -15,13 +15,13 @@
 
 /* ---- parts --------------------------------------------------------------- */
 
-/* The pattern of this kind, "String" or "Regex"; null: it is none. */
+/* Returns the pattern of this kind, "String" or "Regex"; null: another kind. */
 static const char *pattern_of(JsonValue j, const char *kind)
 {
     return jv_text(forever, jv_get(jv_get(j, "pattern"), kind), NULL);
 }
 
-/* f on j, or on each of the parts when j is a Sequence of them. */
+/* Called on j, or on each member if j is a Sequence. */
 typedef void PartFn(TokenizerLoad *l, JsonValue j);
 
 static void each(TokenizerLoad *load, JsonValue j, const char *parts,
@@ -80,12 +80,13 @@ static void add_norm(TokenizerLoad *load, JsonValue j)
 static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| "
                            "?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* What Rust takes for numeric: Unicode 17 by now. */
+/* Characters that Rust's char::is_numeric accepts: those of Unicode 17. */
 static const char digit[] =
     "[\\p{N}\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}]";
 
-/* Punctuation is that of Unicode 8 (the library has it from a crate of its own;
- * two of these are not punctuation since): without what came later. */
+/* Returns the set of punctuation of Unicode 8, without later additions: the
+ * library takes it from another crate. Two of these are no longer
+ * punctuation. */
 static const char *punctuation(void)
 {
     Text out = { .arena = forever };
@@ -118,7 +119,7 @@ static int behavior(const TokenizerLoad *load, JsonValue j)
     return i;
 }
 
-/* s as a pattern that matches itself. */
+/* Returns a pattern that matches the string s. */
 static const char *quoted(const char *s)
 {
     Text out = { .arena = forever };
@@ -264,7 +265,7 @@ static void read_added(TokenizerLoad *load)
 
 /* ---- templates ----------------------------------------------------------- */
 
-/* The numbers of a list from its element `first` on; at least one. */
+/* Adds the ids of a list from element `first` on; at least one. */
 static void add_ids(const TokenizerLoad *load, JsonValue list, int first,
                     int32_t **v)
 {
@@ -303,7 +304,7 @@ static void add_processor(TokenizerLoad *load, JsonValue j)
     Tokenizer *tokenizer = load->t;
 
     if (!strcmp(type, "ByteLevel"))
-        return; /* only where tokens stood in the text */
+        return; /* it only changes offsets of tokens */
     if (vec_len(tokenizer->before) || vec_len(tokenizer->after))
         err(load->loc, "post_processor: two templates");
     if (!strcmp(type, "TemplateProcessing")) {
@@ -338,7 +339,7 @@ static void add_decoder(TokenizerLoad *load, JsonValue j)
     }
 }
 
-/* A model's token, as a byte it stands for on its own: "<0x0A>"; else -1. */
+/* Returns the byte of a token such as "<0x0A>"; else -1. */
 static int byte_token(const char *s)
 {
     unsigned b;
@@ -349,7 +350,8 @@ static int byte_token(const char *s)
                : -1;
 }
 
-/* What a token of a text over characters stands for: spaces and bytes back. */
+/* Sets the texts of tokens of a model over characters: restores spaces and
+ * bytes. */
 static void plain_texts(Tokenizer *tokenizer)
 {
     Bpe *bpe = &tokenizer->bpe;
@@ -400,7 +402,8 @@ int32_t tokenizer_id(const Tokenizer *tokenizer, const char *text)
 
 /* ---- opening ------------------------------------------------------------- */
 
-/* A byte is a token; nothing is added, nothing is merged. */
+/* Returns the tokenizer in which each byte is a token, without added tokens or
+ * merges. */
 Tokenizer *tokenizer_bytes(void)
 {
     Tokenizer *tokenizer = alloc(forever, sizeof *tokenizer);

@@ -1,8 +1,7 @@
-/* unicode16.c: the letters, marks, numbers, punctuation and symbols that
- * Unicode 15 and 16 added. The tokenizers library knows them (0.23.3 has
- * Unicode 16), PCRE2 of Debian 12 has Unicode 14. Nothing that was there
- * changed between L, M, N, P, S and Z. Made by comparing Python's unicodedata
- * 14 with unicodedata2 16. */
+/* unicode16.c: letters, marks, numbers, punctuation and symbols that Unicode 15
+ * and 16 added. The tokenizers library (0.23.3) has Unicode 16, PCRE2 of Debian
+ * 12 has Unicode 14. No older character moved between L, M, N, P, S and Z. The
+ * table is the difference of Python's unicodedata 14 and unicodedata2 16. */
 #include "tokenizer.h"
 
 typedef struct Newer {

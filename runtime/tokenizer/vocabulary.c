@@ -1,6 +1,6 @@
-/* vocabulary.c: the model of a tokenizer.json: the tokens of its vocabulary,
- * how bytes are written in them, and its merges. Also how such a file is
- * asked. */
+/* vocabulary.c: reads the model of a tokenizer.json: tokens of its vocabulary,
+ * the spelling of bytes in them, and merges. Also functions that query the
+ * file. */
 #include <utf8proc.h>
 
 #include "tokenizer.h"
@@ -40,8 +40,8 @@ static int part_set(JsonValue j, const char *key)
 
 /* ---- tokens -------------------------------------------------------------- */
 
-/* GPT-2 writes a byte as a character: itself where that can be seen, else the
- * next of U+0100, U+0101 ... */
+/* Maps GPT-2's characters to bytes: a printable byte is itself, the others are
+ * U+0100, U+0101 .. in order. */
 static void map_bytes(TokenizerLoad *load)
 {
     int more = 256;
@@ -53,8 +53,8 @@ static void map_bytes(TokenizerLoad *load)
     }
 }
 
-/* A token's bytes to `to`: those that its characters stand for, or its text
- * where one of them stands for none. Returns how many, at most n. */
+/* Writes a token's bytes to `to`: the bytes of its characters, or its text if a
+ * character has no byte. Returns their number, at most n. */
 static int put_bytes(const TokenizerLoad *load, const char *s, int n, char *to)
 {
     int at = 0, k = 0;
@@ -74,7 +74,7 @@ static int put_bytes(const TokenizerLoad *load, const char *s, int n, char *to)
     return n;
 }
 
-/* The texts and numbers of the vocabulary as the file has them. */
+/* Reads texts and ids of the vocabulary as spelled in the file. */
 static void read_spelled(TokenizerLoad *load, JsonValue vocab)
 {
     Bpe *spelled = &load->spelled;
@@ -129,7 +129,7 @@ static void read_vocab(TokenizerLoad *load)
     }
 }
 
-/* -1: the vocabulary has no such token. */
+/* Returns the id of a token; -1: the vocabulary has no such token. */
 int32_t vocab_id(const TokenizerLoad *load, const char *s, size_t n)
 {
     int32_t i = bpe_find(&load->spelled, s, n);
@@ -137,8 +137,8 @@ int32_t vocab_id(const TokenizerLoad *load, const char *s, size_t n)
     return i < 0 ? -1 : load->id[i];
 }
 
-/* A byte's token, and that of any character: by its text as the file has it,
- * since a token of the same bytes may be written otherwise. */
+/* Finds the tokens of bytes and unk by their spelling in the file, since a
+ * token of the same bytes may have another spelling. */
 static void read_bytes(TokenizerLoad *load, int fallback)
 {
     Bpe *bpe = &load->t->bpe;
@@ -159,8 +159,8 @@ static void read_bytes(TokenizerLoad *load, int fallback)
 
 /* ---- merges -------------------------------------------------------------- */
 
-/* The two texts of a merge, "a b" or ["a", "b"], to s, one behind the other.
- * n: their lengths. 0: it is not two texts. */
+/* Writes the two texts of a merge, "a b" or ["a", "b"], to s, one after the
+ * other, and their lengths to n. Returns 0 if it is not two texts. */
 static int merge_texts(JsonValue j, char *s, size_t n[2])
 {
     JsonValue key, a, b, more;
@@ -204,8 +204,8 @@ static void read_merges(TokenizerLoad *load, JsonValue list)
 
 /* ---- the whole ----------------------------------------------------------- */
 
-/* A member of the model, which is taken out of it: reading the others is then
- * reading little. */
+/* Removes a member from the model and returns it; the remaining members are
+ * small. */
 static JsonValue take_out(const TokenizerLoad *load, JsonMember **model,
                           const char *key)
 {

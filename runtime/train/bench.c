@@ -1,28 +1,28 @@
-/* bench.c: where the time of a training step goes. Runs a plan on made-up
- * tokens with a clock around every step of it, and prints what took longest:
- * steps of the same kernel and kind of place ("layers.*.moe.w1") together,
- * beside what the plan predicted and the floor: what the device's peaks allow
- * for these FLOPs and bytes, whichever takes longer (below it: caches). What
- * runs beside compute (copies, collectives) is timed on its stream, and counts
- * in sums as if it did not. Then what is farthest from the plan, and the same
- * by parts of the model and by what limits. PLEAT_LINES=n prints so many lines.
- * Without a launcher all ranks run here, one after another, so collectives are
- * copies and a rank's time is the total over the ranks; under mpirun rank 0
- * prints what it saw (where all run one program a collective takes what it took
- * on the rank that came last, and what rank 0 waited beside that is a line),
- * and what of a step is not hidden: steps run again with a copy in a rank's own
- * memory in place of each collective, which waits for nobody and leaves the
- * device to what computes. Transfers between stages stay: a step without them
- * would be one without its schedule. */
+/* bench.c: profiles a training step. Runs a plan on random tokens, times every
+ * instruction and prints the slowest: instructions of the same kernel and kind
+ * of place ("layers.*.moe.w1") together, beside the plan's prediction and the
+ * floor, the larger of FLOPs and bytes at the device's peak rates (caches can
+ * be faster). Copies and collectives on other streams are timed there and count
+ * in sums as if they were not overlapped. Further tables: the largest
+ * differences from the plan, and sums by part of the model and by limit.
+ * PLEAT_LINES=n sets the number of lines.
+ *
+ * Without a launcher all ranks run in this process, one after another, so
+ * collectives are copies and times are totals over the ranks. Under mpirun rank
+ * 0 prints its own times (if all ranks run one program, a collective has the
+ * time of the rank that arrived last, and rank 0's further wait is a line of
+ * its own), and the exposed communication: steps run again with a copy in the
+ * rank's own memory in place of each collective. Transfers between stages stay,
+ * since the schedule depends on them. */
 #include "train.h"
 
-typedef struct BenchRow { /* steps counted together */
+typedef struct BenchRow { /* instructions counted together */
     const char *name, *file;
     int line, calls;
     double secs, predicted, floor, flops, bytes;
 } BenchRow;
 
-/* What keeps a step from being faster. */
+/* Resource that limits an instruction. */
 typedef enum Limit { LIMproduct, LIMmemory, LIMcomm, LIMcopy, NLIMIT } Limit;
 static const char *const limits[NLIMIT] = { "arithmetic", "memory",
                                             "communication",
@@ -30,14 +30,15 @@ static const char *const limits[NLIMIT] = { "arithmetic", "memory",
 
 typedef struct Walls {
     double step, host; /* seconds of a step */
-    int over;          /* rows of some step had no room */
+    int over;          /* did rows of a step overflow? */
 } Walls;
 
-/* Steps as they are, and with copies in place of collectives. */
+/* Times of unchanged steps, and of steps with copies in place of
+ * collectives. */
 typedef struct Exposed {
     double step, alone;                     /* seconds of the slowest rank */
-    int64_t collectives, transfers, copied; /* of this rank; bytes */
-    /* Steps as they are, and with copies: rows had no room; not finite. */
+    int64_t collectives, transfers, copied; /* this rank's bytes */
+    /* [0]: unchanged steps, [1]: with copies; rows overflowed; not finite. */
     int64_t over[2], bad[2];
 } Exposed;
 
@@ -48,10 +49,10 @@ typedef struct Bench {
     Exec *x;
     Roofline peak;
     int64_t vocab, micro;
-    double **spent; /* by stage and step: seconds */
-    double waited;  /* in collectives, for ranks that came later: seconds */
+    double **spent; /* [stage][instruction]: seconds */
+    double waited;  /* seconds in collectives before the last rank arrived */
     BenchRow *line; /* vec */
-    BenchRow *part; /* vec: by part of the model */
+    BenchRow *part; /* vec: one per part of the model */
     BenchRow limit[NLIMIT];
 } Bench;
 
@@ -60,8 +61,8 @@ static uint64_t noise_at(uint64_t key, int64_t i)
     return splitmix64(key + (uint64_t)i * 0x9e3779b97f4a7c15ull);
 }
 
-/* Tokens below the vocabulary, numbers in [-1, 1). Tokens are the many, and a
- * run copies them: as little of the host's time as can be. */
+/* Feed.fill: random tokens below the vocabulary, or numbers in [-1, 1), with
+ * little host time. */
 static void fill(void *self, const Tensor *tensor, int64_t rank, int64_t micro,
                  void *dst)
 {
@@ -85,7 +86,7 @@ static void fill(void *self, const Tensor *tensor, int64_t rank, int64_t micro,
         }
 }
 
-/* "layers.7.moe.w1" -> "layers.*.moe.w1" */
+/* Replaces numbers: "layers.7.moe.w1" -> "layers.*.moe.w1". */
 static char *without_numbers(const char *s)
 {
     Text out = { .arena = forever };
@@ -114,7 +115,8 @@ static BenchRow *named(BenchRow **v, const char *name, const Instr *instr)
     return &(*v)[vec_len(*v) - 1];
 }
 
-/* Exchanges of rows of other widths are other rows: "sendrows:2048". */
+/* Returns the name of an instruction's kernel or kind; row exchanges have their
+ * width: "sendrows:2048". */
 static const char *what_runs(const Instr *instr)
 {
     const char *name = instr_info(instr->kind)->name;
@@ -132,7 +134,8 @@ static BenchRow *line_for(Bench *bench, const Instr *instr)
                  instr);
 }
 
-/* "d.layers.*.moe.w1" is of "layers.*.moe", "head" of itself. */
+/* Returns the row of the instruction's part: "layers.*.moe" for
+ * "d.layers.*.moe.w1", "head" for "head". */
 static BenchRow *part_for(Bench *bench, const Instr *instr)
 {
     static const char *const before[] = { "clear ", "post.", "d.", "grad." };
@@ -216,8 +219,8 @@ static void gather(Bench *bench, int stage, int64_t steps)
         }
 }
 
-/* Seconds of a collective on the rank that came to it last, which waits for
- * nobody, where all ranks run one program. */
+/* Returns seconds of a collective on the rank that arrived last, if all ranks
+ * run one program. */
 static double without_wait(Bench *bench, const Instr *instr, double secs)
 {
     const Exec *exec = bench->x;
@@ -230,7 +233,7 @@ static double without_wait(Bench *bench, const Instr *instr, double secs)
     return least;
 }
 
-/* What the steps of the run took is added. */
+/* Adds the recorded times of a run. */
 static void add_run(Bench *bench)
 {
     for (int64_t i = 0; i < bench->x->nran; i++) {
@@ -246,7 +249,7 @@ static void add_run(Bench *bench)
     }
 }
 
-/* A clock for every step from now on. */
+/* Times every instruction from now on. */
 static void start_clocks(Bench *bench)
 {
     Exec *exec = bench->x;
@@ -349,7 +352,8 @@ static void print_exposed(const Exposed *exposed, FILE *out)
     fprintf(out, ")\n");
 }
 
-/* The last line is for programs: words and numbers, one pair after another. */
+/* Prints all tables. The last line is for programs: pairs of a word and a
+ * number. */
 static void print(Bench *bench, const Walls *walls, const Exposed *exposed,
                   FILE *out)
 {
@@ -390,8 +394,8 @@ static void print(Bench *bench, const Walls *walls, const Exposed *exposed,
             share_exposed(exposed), p->mesh->world, plan_secs(p, PGstep) * 1e3);
 }
 
-/* Steps as a run has them, not timed one by one: on a GPU one graph each, made
- * ready while the one before runs. The host's time is without its waits. */
+/* Times whole steps as a run executes them: on a GPU one graph each, prepared
+ * while the one before runs. The host's time excludes its waits. */
 static Walls whole_steps(Bench *bench, const Feed *feed, int64_t steps)
 {
     double start = 0, waited = 0;
@@ -415,7 +419,7 @@ static Walls whole_steps(Bench *bench, const Feed *feed, int64_t steps)
                     exec_result(bench->x, RESULToverflow) > 0 };
 }
 
-/* What a step of this rank has of collectives and transfers. */
+/* Counts the bytes of collectives and transfers in a step of this rank. */
 static void count_exposed(const Bench *bench, Exposed *exposed)
 {
     const Stage *stage = &bench->x->stage[0];
@@ -435,8 +439,8 @@ static void count_exposed(const Bench *bench, Exposed *exposed)
         }
 }
 
-/* Steps of a round: as many as fit in ROUND_SECS, from 1 to `most`; the same on
- * all ranks. Some plans take seconds a step. */
+/* Returns the steps of a round: as many as fit in ROUND_SECS, from 1 to `most`;
+ * equal on all ranks. */
 static int64_t round_steps(const Bench *bench, double step, int64_t most)
 {
     int64_t slowest = comm_max(bench->x->comm, (int64_t)(step * 1e9) + 1);
@@ -445,10 +449,10 @@ static int64_t round_steps(const Bench *bench, double step, int64_t most)
     return n < 1 ? 1 : n < most ? n : most;
 }
 
-/* Seconds of a step with copies in place of collectives, or of one as it is.
- * Gathered parameters are wrong behind the first: norms of zero would make all
- * activations zero, by which a GPU multiplies faster. So a step as it is stands
- * before each, whose gathers give back what all ranks have. */
+/* Returns the seconds of a step with copies in place of collectives, or of an
+ * unchanged one. Gathered parameters are wrong after the first step with
+ * copies, and zero weights would make products faster, so an unchanged step
+ * runs before each one and restores them. */
 static double apart_steps(Bench *bench, const Feed *feed, int64_t steps,
                           int alone, Exposed *exposed)
 {
@@ -470,7 +474,8 @@ static double apart_steps(Bench *bench, const Feed *feed, int64_t steps,
     return sum / (double)steps;
 }
 
-/* In turns; medians. One process that has all ranks has none who waits. */
+/* Measures both kinds of steps alternately and takes medians. A process with
+ * all ranks has no exposed communication. */
 static Exposed exposed(Bench *bench, const Feed *feed, int64_t steps)
 {
     double all[2][ROUNDS];
@@ -494,8 +499,8 @@ static Exposed exposed(Bench *bench, const Feed *feed, int64_t steps)
     return e;
 }
 
-/* Steps with a clock around each instruction, then as a run has them. */
-/* After `warm` steps without clocks, at least one. */
+/* Runs at least `warm` steps untimed, then steps with a clock around each
+ * instruction, then whole steps. */
 static Walls timed_steps(Bench *bench, const Feed *feed, int64_t warm,
                          int64_t steps)
 {
@@ -530,7 +535,8 @@ void bench_prepare(Plan *const *plan, int n, Comm *comm)
             n);
 }
 
-/* How often a step of so many seconds fits; the same on all ranks. */
+/* Returns how many steps of `step` seconds fit into `secs`; equal on all
+ * ranks. */
 static int64_t steps_in(double secs, double step)
 {
     return step > 0 ? (int64_t)fmin(secs / step, 100) : 0;

@@ -1,7 +1,7 @@
-/* compare.c: precision.compare: one run in two precisions, from the same values
- * and on the same data, and where they part: losses and norms of gradients of
- * each step, then the parameters whose gradients were furthest apart in the
- * first one, by its first moments. Nothing is written. */
+/* compare.c: precision.compare: runs a model in two precisions from the same
+ * values and on the same data. Prints losses and gradient norms of each step,
+ * then the parameters with the largest difference of gradients in the first
+ * step, taken from first moments. Writes no files. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 enum { SHOWN = 5 };
 
-/* What the ranks here hold of a first moment after the first step. */
+/* A first moment after the first step: the parts of the ranks here. */
 typedef struct HeldMoment {
     const Tensor *tensor;
     int64_t rank, n;
@@ -18,12 +18,12 @@ typedef struct HeldMoment {
 } HeldMoment;
 
 typedef struct Course {
-    double *loss, *norm; /* by step */
+    double *loss, *norm; /* per step */
     HeldMoment *moment;  /* vec */
 } Course;
 
-typedef struct Apart { /* of a parameter, over all ranks */
-    double apart, sum; /* squares of differences, of what is compared with */
+typedef struct Apart { /* a parameter's difference, over all ranks */
+    double apart, sum; /* sums of squares: of differences, of the reference */
 } Apart;
 
 typedef struct Worst {
@@ -54,7 +54,7 @@ static void read_run(void *ctx, int64_t global, int64_t local, int64_t n)
             element(reading->p, reading->dt, local + i);
 }
 
-/* Each part once, of the ranks that hold it. */
+/* Reads each part once, from one of the ranks that hold it. */
 static void read_moments(Exec *x, Course *course)
 {
     exec_pull(x);
@@ -104,7 +104,8 @@ static Course run_course(Comm *comm, Plan *p, int64_t steps)
     return course;
 }
 
-/* By role and tensor of p, role i's k-th at i * most + k. */
+/* Returns differences by role and tensor of p: tensor k of role i is at i *
+ * most + k. */
 static Apart *apart_here(const Plan *p, int64_t most, const Course *course)
 {
     Apart *v = alloc(forever, (size_t)(p->nrole * most + 1) * sizeof *v);
@@ -135,7 +136,7 @@ static const Tensor *parameter_at(const Role *role, int64_t i)
     return &role->tensor[role->tensor[i].of];
 }
 
-/* Of all parameters, the furthest apart first; a vec. */
+/* Returns a vec of all parameters, the largest difference first. */
 static Worst *worst_of(Comm *comm, const Plan *p, const Course *course)
 {
     int64_t most = 0, n;

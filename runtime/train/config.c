@@ -1,19 +1,20 @@
 /* config.c: config.lua of a run's folder: all settings, as Lua that returns a
- * table. Paths are relative to the folder, so that it is read from anywhere.
- * Those which were not given stand under `defaults`: a later program with
- * others must not change the run.
+ * table. Paths are relative to the folder, so it can be read from anywhere.
+ * Keys that were not given are under `defaults`: a later program with other
+ * defaults must not change the run.
  *
  *     file  = "return" table            table = "{" { item [ "," ] } "}"
  *     item  = key "=" value             key   = name | "[" string "]"
  *     value = string | number | "true" | "false" | table
  *
- * Format 1 had a line `  ["key"] = "value",` for each key that was given, its
- * value as it was, and paths relative to where the run was started. */
+ * Format 1 had a line ` ["key"] = "value",` for each given key, with the value
+ * unescaped and paths relative to the folder in which the run was started. */
 #include "train.h"
 
 /* ---- paths --------------------------------------------------------------- */
 
-/* "tail:0.1" is a part of other data, whatever folder stands before it. */
+/* Returns the "tail:0.1" at the end of a path, a part of other data; null:
+ * there is none. */
 static const char *tail_of(const char *path)
 {
     const char *s = file_name(path);
@@ -21,7 +22,7 @@ static const char *tail_of(const char *path)
     return strncmp(s, "tail:", 5) ? NULL : s;
 }
 
-/* Without "." and "..", as names say; what is linked was followed before. */
+/* Removes "." and ".." by name; links were followed before. */
 static char *tidied(Arena *a, const char *path)
 {
     char *out = strf(a, "%s/", path), *to = out;
@@ -62,7 +63,8 @@ const char *path_absolute(Arena *a, const char *path, void *ctx)
     return tidied(a, path);
 }
 
-/* ctx: the run's folder, absolute. A path that was absolute stays so. */
+/* Returns a path relative to the run's folder (ctx, absolute); an absolute path
+ * stays absolute. */
 static const char *from_folder(Arena *a, const char *path, void *ctx)
 {
     const char *dir = ctx, *to = path_absolute(a, path, NULL), *rest;
@@ -109,7 +111,8 @@ static void put_item(Text *out, const char *indent, const char *key,
     put(out, ",\n");
 }
 
-/* What the folder says by itself, or what belongs to one start. */
+/* Is the key stored? Keys that the folder implies, or of one start only, are
+ * not. */
 static int is_kept(const char *key)
 {
     return strcmp(key, "name") && strcmp(key, "resume");
@@ -171,7 +174,7 @@ static _Noreturn void wrong(const ConfigText *text, const char *what)
     err(&(Loc){ text->file, text->line, NULL }, "%s", what);
 }
 
-/* Blanks and comments. */
+/* Skips blanks and comments. */
 static void skip(ConfigText *text)
 {
     for (;; text->p++) {
@@ -202,7 +205,7 @@ static void need(ConfigText *text, char c)
         wrong(text, what);
 }
 
-/* \n, \", \\, \065 */
+/* Reads an escape: \n, \", \\, \065. */
 static char escaped(ConfigText *text)
 {
     static const char from[] = "ntr\"\\'", to[] = "\n\t\r\"\\'";
@@ -237,7 +240,7 @@ static const char *string(ConfigText *text)
     return out.s ? out.s : "";
 }
 
-/* A string, a number or a name, as text. */
+/* Reads a string, a number or a name as text. */
 static const char *word(ConfigText *text)
 {
     static const char letters[] =
@@ -303,7 +306,7 @@ static void table(ConfigText *text, Opts *opts, int depth)
     }
 }
 
-/* Values were not escaped. */
+/* Reads format 1, whose values are not escaped. */
 static void read_first(ConfigText *text)
 {
     for (; *text->p; text->p += *text->p == '\n', text->line++) {

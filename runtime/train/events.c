@@ -1,7 +1,8 @@
-/* events.c: numbers and texts of a run as TensorBoard reads them: TFRecords, a
- * length, its CRC-32C, an Event, its CRC (tensorflow/core/lib/io/record_writer;
- * event.proto, summary.proto, tensor.proto for the fields). Nothing is
- * allocated after opening; a text beyond TEXT bytes is cut. */
+/* events.c: writes numbers and texts of a run for TensorBoard: TFRecords of
+ * length, CRC-32C of the length, Event, CRC of the Event
+ * (tensorflow/core/lib/io/record_writer; event.proto, summary.proto,
+ * tensor.proto). Nothing is allocated after opening; texts are cut at TEXT
+ * bytes. */
 #include <time.h>
 
 #include "train.h"
@@ -11,10 +12,10 @@ enum { TEXT = 6000, RECORD = TEXT + 400 };
 typedef struct EventRecord {
     size_t n;
     uint8_t p[RECORD];
-} EventRecord; /* being made */
+} EventRecord; /* record under construction */
 
 struct Events {
-    int fd; /* -1: not written any more */
+    int fd; /* -1: a write failed, nothing more is written */
     EventRecord in, value, summary, event, record;
 };
 
@@ -105,7 +106,7 @@ static void end(Events *events)
     events->fd = -1;
 }
 
-/* The value under its step: Event.step, Event.summary.value. */
+/* Ends a record: Event.step, Event.summary.value. */
 static void end_value(Events *events, int64_t step)
 {
     add_int(&events->event, 2, step);
@@ -116,8 +117,8 @@ static void end_value(Events *events, int64_t step)
 
 /* ---- interface ----------------------------------------------------------- */
 
-enum { TAG = 100 };     /* longest */
-enum { BUCKETS = 256 }; /* of a histogram, at most: 18 bytes each */
+enum { TAG = 100 };     /* bytes of the longest tag */
+enum { BUCKETS = 256 }; /* most buckets of a histogram, 18 bytes each */
 
 Events *events_open(Arena *a, int fd)
 {
@@ -155,7 +156,8 @@ static void add_double(EventRecord *record, int field, double v)
     add_le(record, bits, 8);
 }
 
-/* bucket_limit and bucket: repeated doubles. Of `per` elements each. */
+/* Adds bucket_limit and bucket (repeated doubles) with `per` elements a
+ * bucket. */
 static void add_buckets(Events *events, const double *v, int64_t n, int64_t per)
 {
     for (int64_t i = 0; i < n; i += per)
@@ -194,7 +196,7 @@ void event_vector(Events *events, int64_t step, const char *tag,
     end_value(events, step);
 }
 
-/* Not in the middle of a character. */
+/* Returns n, reduced so that no character is cut. */
 static size_t cut(const char *s, size_t n)
 {
     if (n <= TEXT)

@@ -1,7 +1,7 @@
-/* forward.c: the program `forward` on sequences of tokens. */
+/* forward.c: runs the program `forward` on sequences of tokens. */
 #include "forward.h"
 
-/* Its place among the tensor's axes; -1: there is none. */
+/* Returns the index of the tensor's axis with this role; -1: there is none. */
 static int axis_at(const Tensor *tensor, AxisRole role)
 {
     const PlanDim *d = tensor_axis(tensor, role);
@@ -9,8 +9,8 @@ static int axis_at(const Tensor *tensor, AxisRole role)
     return d ? (int)(d - tensor->dim) : -1;
 }
 
-/* Where element i that a rank holds is: its place in a sequence, and which one;
- * -1: in another micro-batch. */
+/* Returns the token index and sequence of a rank's element i; -1: the element
+ * is in another micro-batch. */
 static int64_t place_of(const ForwardPass *pass, const Tensor *tensor,
                         int64_t rank, int64_t i, int64_t *sequence)
 {
@@ -32,7 +32,7 @@ static int64_t place_of(const ForwardPass *pass, const Tensor *tensor,
     return place;
 }
 
-/* Tokens as they stand in the windows, zeros elsewhere; no labels. */
+/* Feed.fill: the windows' tokens, zeros elsewhere; no labels. */
 static void fill(void *self, const Tensor *tensor, int64_t rank, int64_t micro,
                  void *dst)
 {
@@ -96,7 +96,8 @@ const PlanDim *forward_batch(const Plan *p)
     return tensor_axis(tokens_of(p), ROLEbatch);
 }
 
-/* The only axis of logits that tokens lack, if it is a vocabulary; or null. */
+/* Returns the only axis of logits that tokens lack, if it is a vocabulary; else
+ * null. */
 static const PlanDim *vocabulary(const Tensor *logits, const Tensor *tokens)
 {
     const PlanDim *own = NULL;

@@ -1,5 +1,5 @@
-/* forward.h: a model with input "tokens" and output "logits", run on sequences
- * of tokens: what generate.c and score.c share. */
+/* forward.h: runs a model with input "tokens" and output "logits" on sequences
+ * of tokens, for generate.c and score.c. */
 #ifndef PLEAT_FORWARD_H
 #define PLEAT_FORWARD_H
 
@@ -10,23 +10,23 @@ typedef struct ForwardPass {
     const Tensor *tokens, *logits;
     int64_t batch, seq, vocab;
     int32_t *window; /* [batch][seq] */
-    int64_t *n;      /* [batch]: tokens of each sequence; zeros behind them */
-    const void *out; /* logits of the last run; null on other processes */
-    TextArgs text;   /* t is never null */
+    int64_t *n;      /* [batch]: tokens of each sequence; zeros follow */
+    const void *out; /* logits of the last run; null in other processes */
+    TextArgs text;   /* its tokenizer t is never null */
 } ForwardPass;
 
-/* Of a plan: how text becomes tokens, the axis of its sequences, and of which
- * one there is (null: one). err() if it has none. */
+/* Returns how a plan's text becomes tokens. Calls err() without a tokenizer. */
 TextArgs forward_text(const Plan *p);
 const PlanDim *forward_seq(const Plan *p);
 const PlanDim *forward_batch(const Plan *p);
-/* Null, or why this model or fold cannot. */
+/* Returns null, or the reason why this model or fold cannot run forward. */
 const char *forward_open(ForwardPass *pass, Exec *exec);
-/* The plan on one rank with the values that its key `from` names; err(). */
+/* Opens a plan on one rank with the values of its key `from`. Failures call
+ * err(). */
 void forward_alone(ForwardPass *pass, Plan *p);
 void forward_run(ForwardPass *pass);
-/* The logits [vocab] behind token `at` of a sequence. In a fold only those of
- * sequence 0, by the first process. */
+/* Reads the logits [vocab] after token `at` of a sequence. In a fold only the
+ * first process can, for sequence 0. */
 void forward_logits(const ForwardPass *pass, int64_t sequence, int64_t at,
                     double *out);
 

@@ -1,12 +1,12 @@
-/* generate.c: text from a model that has output "logits": the program `forward`
- * on a window of tokens, one at a time, sampled with a seeded generator. Also
- * while a model trains (train.sample_every), when this process holds whole rows
- * of logits: its rank draws, the others take what it drew. */
+/* generate.c: generates text by a model with output "logits": runs the program
+ * `forward` on a window of tokens once a token and samples with a seeded
+ * generator. During training (train.sample_every), a process that holds whole
+ * rows of logits draws tokens for all ranks. */
 #include "forward.h"
 
 typedef struct Gen {
     ForwardPass f;
-    double *p; /* vocab */
+    double *p; /* [vocab] */
     GenArgs args;
     uint64_t state;
 } Gen;
@@ -17,7 +17,7 @@ static double uniform(uint64_t *s)
     return (double)(splitmix64(*s) >> 11) * 0x1p-53;
 }
 
-/* The k-th largest logit; below it nothing is drawn. */
+/* Returns the k-th largest logit; smaller ones are never drawn. */
 static double cutoff(const Gen *gen, int64_t k)
 {
     double least = INFINITY;
@@ -58,7 +58,7 @@ static int64_t draw(Gen *gen, const GenArgs *args)
     return best;
 }
 
-/* Null, or why not. */
+/* Returns null, or the reason why the model cannot generate. */
 static const char *open_gen(Gen *gen, Exec *exec, const GenArgs *args)
 {
     const char *why = forward_open(&gen->f, exec);
@@ -110,7 +110,7 @@ static void push_prompt(Gen *gen, const char *prompt)
     encoder_free(encoder);
 }
 
-/* 0: the text ends here. */
+/* Prints a token. Returns 0 at the end of the text. */
 static int print_token(const Gen *gen, int64_t t, FILE *out)
 {
     size_t n = 0;
@@ -124,13 +124,13 @@ static int print_token(const Gen *gen, int64_t t, FILE *out)
     return 1;
 }
 
-/* The logits behind what is there so far. */
+/* Reads the logits after the last token. */
 static void read_logits(Gen *gen)
 {
     forward_logits(&gen->f, 0, *gen->f.n - 1, gen->p);
 }
 
-/* The next token, the same in all processes. */
+/* Returns the next token, equal in all processes. */
 static int64_t next(Gen *gen)
 {
     int64_t t = 0;
@@ -146,7 +146,7 @@ static int64_t next(Gen *gen)
     return t;
 }
 
-/* The model with its values and the prompt. */
+/* Opens the model with its values and encodes the prompt. */
 static void open_alone(Gen *gen, Plan *p, const GenArgs *args)
 {
     forward_alone(&gen->f, p);
@@ -180,7 +180,7 @@ static void print_logit(const Gen *gen, int64_t token, double total, FILE *out)
             exp(gen->p[token] - total));
 }
 
-/* The largest first, with their probabilities. */
+/* Prints the largest logits first, with their probabilities. */
 int logits_plan(Plan *p, const GenArgs *args, FILE *out)
 {
     Gen gen = { .state = args->seed };

@@ -1,19 +1,19 @@
-/* identity.c: what the data of a run are: sizes and hashes of their files, and
- * the order of their samples. A run that goes on must find the same, wherever
- * they lie.
+/* identity.c: identity of a run's data: sizes and hashes of its files and the
+ * order of its samples. A resumed run must find the same data, at any path.
  *
  *     train file 11357 all a1b2..  LICENSE        bytes, hash; path
- *     train samples 340 from 0 of part 0          what of a part is used
- *     train order c3d4..                          of the first samples
+ *     train samples 340 from 0 of part 0          used samples of a part
+ *     train order c3d4..                          hash over the first samples
  *
- * Of a large file the hash covers its beginning, its end and pieces between
- * ("some"). Two blanks stand before a path, which does not count. */
+ * The hash of a large file covers its beginning, its end and pieces between
+ * ("some"). A path follows two blanks and is not compared. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include "train.h"
 
-/* Bytes that are hashed as they are; pieces of others; samples. */
+/* Bytes of a file that is hashed whole; bytes and number of pieces of larger
+ * files; samples whose order is hashed. */
 enum { WHOLE = 16 << 20, PIECE = 64 << 10, PIECES = 128, ORDERED = 1024 };
 
 static void put_hash(Text *out, XXH3_state_t *x_x_h3_state_t)
@@ -23,7 +23,8 @@ static void put_hash(Text *out, XXH3_state_t *x_x_h3_state_t)
     put(out, "%016lx%016lx", h.high64, h.low64);
 }
 
-/* Mappings of shuffled data are read page by page unless they are announced. */
+/* Hashes bytes of a mapped file. Shuffled data are mapped for random access, so
+ * the kernel is told to read ahead. */
 static void add_bytes(XXH3_state_t *x_x_h3_state_t, const uint8_t *p, int64_t n)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE) - 1;
@@ -64,7 +65,7 @@ static void put_file(Text *out, const char *what, const SampleFile *file)
                   tokens->idx, tokens->idxsize);
 }
 
-/* Which file of all this is. */
+/* Returns the index of this file among all. */
 static int64_t file_number(const Samples *samples, const Tokens *tokens)
 {
     int64_t n = 0;
@@ -101,7 +102,7 @@ void put_data(Text *out, const char *what, const Data *data)
         const Corpus *corpus = &samples->part[i];
         for (size_t k = 0; k < vec_len(corpus->file); k++)
             put_file(out, what, &corpus->file[k]);
-        if (!corpus->order) /* else their order says it */
+        if (!corpus->order) /* else the order covers it */
             put(out, "%s samples %ld from %ld of part %zu\n", what, corpus->n,
                 corpus->lo, i);
     }

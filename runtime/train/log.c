@@ -1,7 +1,7 @@
-/* log.c: one line a step for people, one JSON object a step for programs, and
- * the same numbers for TensorBoard (events.c). Lines are made in a fixed buffer
- * and written at once: nothing is allocated while steps run. What a plan or a
- * machine cannot say is left out, never guessed. */
+/* log.c: prints a line a step, writes a JSON object a step to metrics.jsonl,
+ * and the same numbers for TensorBoard (events.c). Lines are formatted in a
+ * fixed buffer and written at once: nothing is allocated while steps run.
+ * Unknown values are left out, never guessed. */
 #include <time.h>
 
 #include "train.h"
@@ -13,26 +13,26 @@ enum { EACH = 128, ELEMENT = 14 };
 struct Log {
     const Plan *plan;
     const Role *role;
-    int metrics;      /* a file; -1: none */
-    const char *path; /* its */
-    int torn, failed; /* it ends inside a line; the last write failed */
-    int64_t reached;  /* the largest step that is in it */
+    int metrics;      /* descriptor of metrics.jsonl; -1: none */
+    const char *path; /* path of metrics.jsonl */
+    int torn, failed; /* the file ends inside a line; the last write failed */
+    int64_t reached;  /* largest step in the file */
     Events *events;   /* null: none */
     int loud;         /* rank 0 prints */
-    int deaf;         /* nobody reads what is printed */
+    int deaf;         /* standard output was closed by its reader */
     int every;
-    int64_t vectors; /* steps between vectors that are told; 0: never */
+    int64_t vectors; /* steps between reported vectors; 0: never */
     int64_t steps, world;
-    double secs, counted; /* of the steps since the first */
+    double secs, counted; /* seconds and number of steps after the first */
     double predicted;     /* seconds of a step; 0: unknown */
-    double memory;        /* bytes of this machine */
-    double used;          /* bytes of all ranks here */
-    double peak;          /* FLOP/s of a rank; 0: unknown */
+    double memory;        /* bytes of this machine's memory */
+    double used;          /* bytes used by all ranks here */
+    double peak;          /* peak FLOP/s of a rank; 0: unknown */
     Arena *mem;
-    double *result;          /* of the step being told, by their place */
-    char *written[NPROGRAM]; /* by program: results that it makes, by place */
-    const char *made;        /* those of the program being told */
-    char *warned;            /* by their place: it was warned of */
+    double *result;          /* [result]: values of the step being reported */
+    char *written[NPROGRAM]; /* [program][result]: does it write the result? */
+    const char *made;        /* `written` of the program being reported */
+    char *warned;            /* [result]: was a warning printed? */
     int nwarned;
     char *line;
     int len, room;
@@ -72,7 +72,7 @@ static void print_line(Log *log)
     log->len = 0;
 }
 
-/* A whole line or nothing of it, as far as the disk lets us. */
+/* Writes a whole line; if a write fails, tries to remove its part. */
 static void store(Log *log, const char *line, size_t n)
 {
     struct stat st;
@@ -101,7 +101,7 @@ static void store_line(Log *log)
 
 /* ---- numbers for people -------------------------------------------------- */
 
-/* 3 digits and K, M, B, T. */
+/* Appends a count with 3 digits and K, M, B, T. */
 static void say_count(Log *log, double v)
 {
     static const char unit[] = " KMBT";
@@ -137,8 +137,8 @@ static int digits(int64_t v)
     return n;
 }
 
-/* Named losses and metrics of the result block, as "lm 3.4712 aux 0.0109".
- * Those of single layers are for metrics.jsonl only. */
+/* Appends named losses and metrics of the result block as "lm 3.4712 aux
+ * 0.0109". Those of single layers go to metrics.jsonl only. */
 static void say_named(Log *log, ResultKind k, const double *v)
 {
     const Role *role = log->role;
@@ -175,7 +175,7 @@ static double value(const Log *log, const double *v, ResultKind k)
     return i >= 0 ? v[i] : NAN;
 }
 
-/* What a step's time and the plan say; NaN: they do not. */
+/* Speeds computed from a step's time and the plan; NaN: unknown. */
 typedef enum StepSpeed { SPEEDtokens, SPEEDtflops, SPEEDmfu, NSPEED } StepSpeed;
 static const char *const speednames[NSPEED] = { "tokens_per_s",
                                                 "tflops_per_rank", "mfu" };
@@ -216,7 +216,7 @@ static void say_speed(Log *log, double secs)
         say(log, " %.1f%% MFU", mfu * 100);
 }
 
-/* The ranks that waited for others least and most. */
+/* The ranks with the least and the most time waiting for others. */
 typedef struct RankSpan {
     int64_t slowest, fastest;
 } RankSpan;
@@ -271,7 +271,7 @@ static void line_step(Log *log, const Logged *logged, const double *v)
     say(log, "\n");
 }
 
-/* JSON has no NaN. */
+/* Appends a JSON member; NaN becomes null. */
 static void say_json(Log *log, const char *key, double v)
 {
     if (isfinite(v))
@@ -280,8 +280,8 @@ static void say_json(Log *log, const char *key, double v)
         say(log, ", \"%s\": null", key);
 }
 
-/* A named loss keeps its name: "lm". Metrics too. One named "loss" would hide
- * the sum of all. */
+/* Appends named losses and metrics under their names. A loss named "loss" would
+ * hide the sum of all, so it gets another key. */
 static void json_named(Log *log, ResultKind k, const char *put_before,
                        const double *v)
 {
@@ -302,7 +302,7 @@ static int tells_vectors(const Log *log, int64_t step)
     return log->vectors && (step % log->vectors == 0 || step == log->steps);
 }
 
-/* Vectors, as lists. */
+/* Appends vectors as JSON lists. */
 static void json_vectors(Log *log, const Exec *exec)
 {
     for (int i = 0; i < log->role->nout; i++) {
@@ -318,7 +318,8 @@ static void json_vectors(Log *log, const Exec *exec)
     }
 }
 
-/* Of elements side by side, no more than fit into a record. */
+/* Writes vectors as histograms; neighbouring elements share a bucket if a
+ * record has fewer buckets. */
 static void event_vectors(Log *log, const Exec *exec, int64_t step)
 {
     double *v = log->result + log->role->nout;
@@ -369,7 +370,7 @@ static void json_step(Log *log, const Exec *exec, const Logged *logged,
     say(log, "}\n");
 }
 
-/* Where the model declares what a state is of. */
+/* Returns the line of the model that declares the tensor of this name. */
 static Loc line_of(const Plan *p, const char *state)
 {
     for (int r = 0; r < p->nrole; r++)
@@ -380,7 +381,8 @@ static Loc line_of(const Plan *p, const char *state)
     return (Loc){ 0 };
 }
 
-/* Tensors whose numbers of few bits saturate, each once, the first few. */
+/* Warns about tensors whose low-precision values saturate, once each, at most a
+ * few. */
 static void warn_saturated(Log *log, int64_t step, const double *v)
 {
     for (int i = 0; i < log->role->nout; i++) {
@@ -423,7 +425,7 @@ void log_step(Log *log, const Exec *exec, const Logged *logged)
 
     read_results(log, exec);
     log->made = log->written[logged->program];
-    if (logged->step > SKIPPED) { /* the first step warms caches up */
+    if (logged->step > SKIPPED) { /* the first step fills caches */
         log->secs += logged->secs;
         log->counted++;
     }
@@ -530,8 +532,9 @@ static int open_append(const char *path)
     return fd;
 }
 
-/* Does a run that goes on behind `step` keep a line? A kill may have torn the
- * last one; a run of before may have ended one that a full disk had torn. */
+/* Does a run resumed after `step` keep a line? A killed process may have torn
+ * the last line, and an earlier run may have ended a line torn by a full
+ * disk. */
 static int keeps(const char *line, ssize_t n, int64_t step)
 {
     long long at;
@@ -540,7 +543,8 @@ static int keeps(const char *line, ssize_t n, int64_t step)
            sscanf(line, "{\"step\": %lld,", &at) == 1 && at <= step;
 }
 
-/* Lines go to one of two files; null: they are only counted. */
+/* Copies lines to one of two files and returns the number of undone ones; null
+ * files: only counts. */
 static int64_t part_lines(FILE *in, int64_t step, FILE *kept, FILE *undone)
 {
     char *line = NULL;
@@ -559,8 +563,8 @@ static int64_t part_lines(FILE *in, int64_t step, FILE *kept, FILE *undone)
     return count;
 }
 
-/* Steps behind the one from which a run goes on will run again: what their
- * lines said, and torn lines, move to `path`, behind what is there. */
+/* Appends the lines of steps after `step`, which run again, and torn lines to
+ * `path` and removes them from metrics.jsonl. */
 static int move_undone(const Log *log, FILE *in, int64_t step, const char *path)
 {
     Output *out[2] = { output_open(log->mem, path, OUTown),
@@ -604,7 +608,7 @@ void log_resume(Log *log, int64_t step)
     fclose(in);
 }
 
-/* The keys as they were given, as a table. */
+/* Writes the given keys as a Markdown table. */
 static void log_config(Log *log, Arena *a)
 {
     Text out = { .arena = a };
@@ -629,7 +633,7 @@ static void open_files(Log *log, Arena *a, const char *dir)
     log_config(log, a);
 }
 
-/* What each program makes of the results. */
+/* Finds the results that each program writes. */
 static void note_written(Log *log)
 {
     for (ProgramKind k = 0; k < NPROGRAM; k++) {
@@ -648,7 +652,7 @@ void log_plan(Log *log, const Plan *p, const Exec *exec)
     log->world = p->mesh->world;
     log->predicted = plan_secs(p, PGstep);
     log->used = (double)exec_bytes(exec);
-    int64_t most = 0, all = 0; /* elements of vectors */
+    int64_t most = 0, all = 0; /* elements: of the longest vector, of all */
     for (int i = 0; i < log->role->nout; i++) {
         all += log->role->out[i].dim.n;
         most = most < log->role->out[i].dim.n ? log->role->out[i].dim.n : most;
@@ -668,7 +672,8 @@ Log *log_open(Arena *a, const Plan *p, const Exec *exec, const char *dir)
 
     l->mem = a;
     log_plan(l, p, exec);
-    if (exec->dev->can & OWNmemory) /* the host's would have to be measured */
+    if (exec->dev->can &
+        OWNmemory) /* the host's peak would need a measurement */
         l->peak = exec->dev->peak(exec->on, opts_dtype(p->opts)).flops;
     l->loud = exec->comm->first == 0;
     l->metrics = -1;

@@ -1,20 +1,20 @@
-/* loop.c: when steps run, and what comes between them: validation, checkpoints,
- * samples. What a step does is in the plan.
+/* loop.c: the training loop: steps, and validation, checkpoints and samples
+ * between them. The plan contains the computation of a step.
  *
- * On a GPU a step is launched while the one before it runs, and that one's
- * results are read after: the GPU never waits for the host. A step without a
- * finite gradient has changed nothing and consumes its batch, so it may be
- * noticed one step late; from then on steps are read at once, until one is
- * good. A step that overflowed changed nothing either, but its batch must be
- * run again before the next. The one that is in flight when this is noticed has
- * seen on the GPU that it did, and changed nothing: it runs once more too. */
+ * On a GPU a step is launched while the one before runs, whose results are read
+ * afterwards: the GPU never waits for the host. A step without a finite
+ * gradient updates nothing and consumes its batch, so it may be noticed one
+ * step late; steps are then read at once until one is good. A step that
+ * overflowed updates nothing either, but its batch must run again before the
+ * next. A step in flight at that time has read the overflow flag on the GPU and
+ * updated nothing: it runs again too. */
 #include "../../ir/settings/keys.h"
 #include "run.h"
 
 enum { MAXBAD = 3, MAXCOUNTED = 1 << 26 };
 enum { REPLAYED = 2, SLOW = 1 }; /* SLOW: seconds */
 
-/* For a byte model's last line: what counting alone would have reached. */
+/* Returns the end of a byte model's last line: the loss of a trigram model. */
 static const char *beside(Train *train, Data *valid, int64_t samples)
 {
     double loss[NGRAM];
@@ -29,7 +29,8 @@ static const char *beside(Train *train, Data *valid, int64_t samples)
                 log(256), loss[1], loss[2]);
 }
 
-/* By rank 0's clock, so that all ranks end after the same step. */
+/* Is the time limit reached, by rank 0's clock? All ranks end after the same
+ * step. */
 static int out_of_time(const Train *train)
 {
     return !train->comm->first && train->read && monotonic() >= train->ends;
@@ -40,7 +41,8 @@ static int stopping(Train *train)
     return comm_max(train->comm, signalled()) != 0;
 }
 
-/* An index beyond its axis is an error of the data or of the model. */
+/* Calls err() if an index was beyond its axis: an error of the data or the
+ * model. */
 static void check_indices(const Train *train)
 {
     const Role *role = exec_role(train->x, train->comm->first);
@@ -60,8 +62,8 @@ static void check_indices(const Train *train)
     }
 }
 
-/* Mean results over eval_steps steps, always of the same samples; none if a
- * signal comes meanwhile. */
+/* Reports mean results over eval_steps steps, always of the same samples;
+ * nothing if a signal arrives. */
 static void validate_on(Train *train, const ValidSet *set)
 {
     const Role *r = exec_role(train->x, train->comm->first);
@@ -97,7 +99,7 @@ void validate(Train *train)
         validate_on(train, &train->valid[i]);
 }
 
-/* What became of a save. */
+/* Reports the result of a save. */
 static void told(Train *train, const Saved *saved)
 {
     if (!saved)
@@ -109,7 +111,8 @@ static void told(Train *train, const Saved *saved)
     log_saved(train->log, saved);
 }
 
-/* The same inputs again, looking for where it begins; then the end. */
+/* Runs the step again to find the first bad tensor, reports it, and ends the
+ * run. */
 static _Noreturn void stop_bad(Train *train, const StepValues *values,
                                const Feed *feed)
 {
@@ -122,7 +125,8 @@ static _Noreturn void stop_bad(Train *train, const StepValues *values,
     exit(FAILED);
 }
 
-/* Beyond train.skip_above: said, and perhaps back to the last save. */
+/* Reports a step beyond train.skip_above and may schedule a return to the last
+ * save. */
 static int count_spike(Train *train, const PendingStep *step)
 {
     const char *what = spike_seen(train->mem, train->x);
@@ -147,7 +151,7 @@ static void count_bad(Train *train, const StepValues *values, const Feed *feed)
         train->bad = 0;
         return;
     }
-    train->state.skipped += ok == ok; /* else it was not held back */
+    train->state.skipped += ok == ok; /* NaN: the step updated the weights */
     if (++train->bad == MAXBAD)
         stop_bad(train, values, feed);
 }
@@ -171,7 +175,8 @@ static void write_trace(Train *train, ProgramKind program)
         s, n);
 }
 
-/* Rows are counted as they are moved; others have the plan's sizes. */
+/* Returns bytes sent to experts: row exchanges count their rows, others have
+ * the plan's sizes. */
 static double sent_to_experts(const Train *train, ProgramKind program)
 {
     int over = exec_result(train->x, RESULToverflow) > 0;
@@ -188,9 +193,9 @@ static double sent_to_experts(const Train *train, ProgramKind program)
     return rows > 0 && !train->comm->counts ? -1 : sum / (double)train->comm->n;
 }
 
-/* By rank, the seconds of a step of which it waited for no other. Null where
- * nobody knows: ranks of one process take turns, and a device with memory of
- * its own waits by itself, but for a step that is traced. */
+/* Returns per rank the seconds of a step without waits for other ranks. Null if
+ * unknown: ranks of one process take turns, and the waits of a device with its
+ * own memory are known only in a traced step. */
 static const double *alone(Train *train, double secs)
 {
     double among = watch_waited(), mine = secs - (among - train->among);
@@ -211,7 +216,7 @@ static void begin_clocks(Train *train)
     train->among = watch_waited();
 }
 
-/* A step's results are here. */
+/* Reads and reports the results of a step. */
 static void read_step(Train *train, const PendingStep *step)
 {
     double end = monotonic(), secs = end - train->since;
@@ -246,8 +251,8 @@ void run_sent(Train *train, ProgramKind program, PendingStep *step, int late)
     train->x->late = 0;
 }
 
-/* A step's results are here, or that its rows did not fit. behind: null, or the
- * one that was launched after it. */
+/* Waits for a step's results; if its rows overflowed, runs it again. behind:
+ * null, or the step launched after it, which then runs again too. */
 static void finish(Train *train, PendingStep *step, PendingStep *behind)
 {
     int over = exec_result(train->x, RESULToverflow) > 0;
@@ -261,7 +266,7 @@ static void finish(Train *train, PendingStep *step, PendingStep *behind)
         run_sent(train, behind->program, behind, 1);
 }
 
-/* Nothing runs any more, and all results were read. */
+/* Waits until nothing runs and all results are read. */
 static void settle(Train *train)
 {
     if (!train->nsent)
@@ -310,8 +315,8 @@ static int is_time(int64_t step, int64_t every)
     return every > 0 && step % every == 0;
 }
 
-/* After a step whose results were read. A save in flight is of a step before:
- * it is finished. */
+/* Compares replicas after a step whose results were read. A pending save of an
+ * earlier step is completed first. */
 static void compare_ranks(Train *train)
 {
     const char *why = NULL;
@@ -327,7 +332,8 @@ static void compare_ranks(Train *train)
     exit(err_status);
 }
 
-/* Is it time to? At saves, if no key says when; on a GPU it costs a copy. */
+/* Are replicas compared after this step? The default is at saves; on a GPU it
+ * costs a copy. */
 static int compares(const Train *train, int saves)
 {
     const Opts *opts = train->plan->opts;
@@ -358,7 +364,8 @@ static void save(Train *train, SaveHow how)
     arena_free(tuned.arena);
 }
 
-/* A spike was met: the values of the last save, the data behind the spike. */
+/* Returns to the values of the last save and continues with the data after the
+ * spike. */
 static void go_back(Train *train)
 {
     int64_t from = train->state.step;

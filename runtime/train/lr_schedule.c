@@ -1,14 +1,15 @@
-/* lr_schedule.c: what changes from step to step. The learning rate: linear
- * warm-up, then a schedule from lr down to min_lr. A schedule is one row: the
- * share of lr - min_lr that is left. Formulas as Megatron-Core has them
- * (optimizer_param_scheduler), with `decay` as a share of the steps where it
- * counts them. The batch: Megatron's rampup-batch-size. */
+/* lr_schedule.c: values that change from step to step. The learning rate has a
+ * linear warm-up, then a schedule from lr down to min_lr. A schedule is a
+ * function that returns the remaining share of lr - min_lr. The formulas are
+ * those of Megatron-Core (optimizer_param_scheduler); `decay` is a share of the
+ * steps, not their number. The batch grows as by Megatron's
+ * rampup-batch-size. */
 #include "../../ir/settings/keys.h"
 #include "train.h"
 
-typedef struct ScheduleTime { /* of a run, in steps */
-    double step, warm, steps; /* now; of warm-up; in all */
-    double decay;             /* the last ones, in which wsd decays */
+typedef struct ScheduleTime { /* position in a run, in steps */
+    double step, warm, steps; /* current; of warm-up; in all */
+    double decay;             /* last steps, in which wsd decays */
     enum decay_style style;
 } ScheduleTime;
 
@@ -16,7 +17,8 @@ typedef double Curve(const ScheduleTime *);
 
 static const double PI = 3.14159265358979323846;
 
-/* How far between the end of the warm-up and the end of the run: 0 to 1. */
+/* Returns the position between the end of the warm-up and the end of the run, 0
+ * to 1. */
 static double progress(const ScheduleTime *time)
 {
     double t = time->steps > time->warm
@@ -58,8 +60,9 @@ static Curve *const curves[] = {
     [LRlinear] = linear, [LRcosine] = cosine, [LRwsd] = wsd
 };
 
-/* lr sqrt(warmup / step), steps counted from 1, not below min_lr (Vaswani et
- * al. 2017, equation 3, with lr reached at the end of the warm-up). */
+/* Returns lr sqrt(warmup / step), steps counted from 1, at least min_lr
+ * (Vaswani et al. 2017, equation 3, with lr reached at the end of the
+ * warm-up). */
 static double inverse_sqrt(double lr, double min, double warm, double step)
 {
     double r = lr * sqrt((warm > 1 ? warm : 1) / (step + 1));
@@ -71,7 +74,7 @@ double rate(const Opts *opts, int64_t step)
 {
     double lr = opts_num(opts, "train.lr"),
            min = opts_num(opts, "train.min_lr");
-    int schedule = (int)opts_lr_schedule(opts); /* -1: a curve's points */
+    int schedule = (int)opts_lr_schedule(opts); /* -1: points of a curve */
     ScheduleTime s = { .step = (double)step,
                        .warm = (double)opts_int(opts, "train.warmup"),
                        .steps = (double)opts_int(opts, "train.steps"),

@@ -1,5 +1,5 @@
-/* machine.c: which program runs, with which libraries, on which machine: what a
- * run's folder keeps and `--version` prints. A line each, a word before it. */
+/* machine.c: program, libraries and machine, as stored in a run's folder and
+ * printed by `--version`. Each line begins with a word. */
 #include <jansson.h>
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -11,7 +11,7 @@
 
 #include "train.h"
 
-enum { WORD = 10 }; /* columns before what a line says */
+enum { WORD = 10 }; /* columns of a line's first word */
 
 #if defined __clang__
 #define COMPILER "clang " __clang_version__
@@ -33,7 +33,7 @@ static void put_linked(Text *out)
         x / 100 % 100, x % 100);
 }
 
-/* What f prints. */
+/* Appends the output of f. */
 static void put_printed(Text *text, void (*f)(FILE *out, int all), int all)
 {
     char *s = NULL;

@@ -1,21 +1,21 @@
-/* repeat.c: what a run recorded of its steps, and the checkpoint from which one
- * of them is reached again: `run --replay STEP`. Nothing is written. */
+/* repeat.c: `run --replay STEP`: repeats steps from a checkpoint and compares
+ * them with the run's records. Writes no files. */
 #include <dirent.h>
 
 #include "train.h"
 
 enum { LINE = 8192 };
 
-/* As metrics.jsonl has it, the last time. */
+/* A step's last record in metrics.jsonl. */
 typedef struct Recorded {
     int known;
-    int64_t samples;   /* seen with it; -1: it does not say */
-    double loss, norm; /* NAN: not finite, or not there */
+    int64_t samples;   /* samples seen after the step; -1: unknown */
+    double loss, norm; /* NAN: not finite, or absent */
 } Recorded;
 
 /* ---- metrics.jsonl ------------------------------------------------------- */
 
-/* The number behind "key"; NAN: none, or null. */
+/* Returns the number of "key" in a line; NAN: none, or null. */
 static double field(const char *line, const char *key)
 {
     const char *at = strstr(line, key);
@@ -29,7 +29,7 @@ static double field(const char *line, const char *key)
     return end > at ? v : NAN;
 }
 
-/* Of the steps after `from` up to `to`. */
+/* Returns the records of the steps after `from` up to `to`. */
 static Recorded *records_read(Arena *a, const char *path, int64_t from,
                               int64_t to)
 {
@@ -68,7 +68,7 @@ static int64_t last_recorded(const char *path)
     return last;
 }
 
-/* As it was printed: nine digits, which tell floats apart. */
+/* Are they equal as printed, with nine digits, which distinguish floats? */
 static int recorded_same(double recorded, double v)
 {
     char text[64];
@@ -81,7 +81,7 @@ static int recorded_same(double recorded, double v)
 
 /* ---- checkpoints --------------------------------------------------------- */
 
-/* The step of the newest name not above `most`; -1: none. */
+/* Returns the step of the newest checkpoint not above `most`; -1: none. */
 static int64_t step_below(Arena *a, const char *dir, int64_t most)
 {
     DIR *d_i_r = opendir(dir);
@@ -127,8 +127,8 @@ void need_step(Arena *a, const char *dir, int64_t step)
 
 /* ---- steps --------------------------------------------------------------- */
 
-/* Its results, in hex so that bits show, beside what was recorded. 1: they
- * differ. */
+/* Prints a step's results, in hexadecimal too, beside the recorded ones.
+ * Returns 1 if they differ. */
 static int print_repeated(const Exec *exec, Log *log, int64_t step,
                           const Recorded *recorded)
 {
@@ -148,7 +148,7 @@ static int print_repeated(const Exec *exec, Log *log, int64_t step,
     return recorded->known && !same;
 }
 
-/* One more step, by its record at the same place in the data. */
+/* Runs the next step at the data position of its record. */
 static int repeat_step(Exec *exec, Data *data, Log *log, State *state,
                        const Recorded *recorded)
 {
@@ -164,7 +164,7 @@ static int repeat_step(Exec *exec, Data *data, Log *log, State *state,
     return print_repeated(exec, log, state->step, recorded);
 }
 
-/* Is there a checkpoint of this step? Then it holds what was reached. */
+/* Compares the values with the checkpoint of this step, if there is one. */
 static int compare_saved(Exec *exec, Log *log, const char *ckpt, int64_t step)
 {
     uint64_t reached = values_hash(exec);

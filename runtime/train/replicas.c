@@ -1,21 +1,20 @@
-/* replicas.c: ranks that hold the same values must hold the same bits. A fault
- * that no library reports (a bit that flips, a wrong product) makes one of them
- * differ, and nothing else would tell. Every rank sums a hash of each element
- * it holds and of its place; ranks that must agree compare the sums.
+/* replicas.c: checks that replicas hold the same bits. A silent fault (a
+ * flipped bit, a wrong product) makes one of them differ. Every rank sums a
+ * hash of each element and its index; ranks that must agree compare the sums.
  *
- * The sums of all tensors that are cut over the same atoms are compared as one:
- * a few words a rank. Only where they differ are those of single tensors
- * exchanged, to say which it is. */
+ * Sums of all tensors that are sharded over the same atoms are compared as one,
+ * which takes a few words a rank. Sums of single tensors are exchanged only if
+ * these differ, to name the tensor. */
 #include "train.h"
 
 enum { MAXCLASS = 64 };
 
-/* Tensors that are cut over these atoms, and the sum of theirs. */
+/* Sum of the tensors that are sharded over these atoms. */
 typedef struct Digest {
     uint64_t used, sum;
 } Digest;
 
-typedef struct Digests { /* of one rank */
+typedef struct Digests { /* a rank's digests */
     int64_t n;
     Digest d[MAXCLASS];
 } Digests;
@@ -51,10 +50,10 @@ static void add_run(void *ctx, int64_t global, int64_t local, int64_t n)
     summed->sum += sum;
 }
 
-/* Sums of all tensors of the ranks here: rank k's tensor i at k * most + i. */
+/* Sums of the tensors of the ranks here: tensor i of rank k at k * most + i. */
 typedef struct TensorSums {
     Exec *x;
-    int64_t most; /* tensors of any role */
+    int64_t most; /* largest number of tensors of a role */
     uint64_t *sum;
 } TensorSums;
 
@@ -82,9 +81,10 @@ static void sum_tensors(void *ctx, int64_t lo, int64_t hi)
     }
 }
 
-/* ---- who holds the same -------------------------------------------------- */
+/* ---- replicas ------------------------------------------------------------ */
 
-/* Ranks of a stage that differ in other atoms only hold equal parts. */
+/* Returns the atoms over which a tensor is sharded: ranks of a stage that
+ * differ only in other atoms hold equal parts. */
 static uint32_t cut_over(const Mesh *m, const Tensor *tensor)
 {
     uint32_t used = tensor->run ? tensor->shard : 0;
@@ -97,7 +97,7 @@ static uint32_t cut_over(const Mesh *m, const Tensor *tensor)
     return used;
 }
 
-/* The atoms over which ranks must agree. */
+/* Returns the atoms over which ranks must agree. */
 static uint32_t shared_over(const Mesh *m, uint64_t used)
 {
     return (uint32_t)(((1ull << m->natom) - 1) & ~used & ~m->mask[Mpp]);
@@ -126,7 +126,7 @@ static Digests digests(const Exec *exec, int64_t rank, const uint64_t *sum)
 
 /* ---- comparing ----------------------------------------------------------- */
 
-/* What most of n say, or what the first says where there is no majority. */
+/* Returns the majority of n values, or the first value without a majority. */
 static uint64_t majority(const uint64_t *v, int64_t n, int64_t *count)
 {
     uint64_t best = v[0];
@@ -155,7 +155,7 @@ static int agrees(const ReplicaGroup *group)
     return 1;
 }
 
-/* The first group that does not agree; n 0: all do. */
+/* Returns the first group that does not agree; n 0: all agree. */
 static ReplicaGroup find_other(Arena *a, const Mesh *m, const Digests *all)
 {
     ReplicaGroup g = { .rank = alloc(a, (size_t)m->world * sizeof *g.rank),
@@ -178,7 +178,7 @@ static ReplicaGroup find_other(Arena *a, const Mesh *m, const Digests *all)
     return g;
 }
 
-/* The ranks that do, or do not, say what most say. */
+/* Appends the ranks that agree, or do not agree, with the majority. */
 static void put_side(Text *out, const ReplicaGroup *group, uint64_t best,
                      int same)
 {

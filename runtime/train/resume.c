@@ -1,15 +1,15 @@
-/* resume.c: what may change when a run goes on. Its folder holds the settings,
- * the data and the machine it had; what differs now is said, what would make
- * the checkpoint mean something else is refused. */
+/* resume.c: compares a resumed run with its earlier starts. The folder holds
+ * their settings, data and machine. Differences are reported; those that would
+ * change the meaning of the checkpoint are refused. */
 #include "train.h"
 
-/* A key that is not listed is compiled into the plan, and may change by
- * compiling anew: folds, batches, the optimizer's numbers. */
+/* Use of a key. An unlisted key is compiled into the plan and may change by
+ * compiling again: folds, batches, the optimizer's numbers. */
 typedef enum KeyUse {
     FREE,  /* read by the runtime */
-    APART, /* of one start, not of the run */
-    ONCE,  /* read where the run begins: why it is not later */
-    FIXED, /* why: what a change would break */
+    APART, /* belongs to one start, not to the run */
+    ONCE,  /* read only when the run begins; why: the reason */
+    FIXED, /* must not change; why: the reason */
 } KeyUse;
 
 static const struct KeyRow {
@@ -61,7 +61,7 @@ int run_key(const char *key)
 
 /* ---- settings ------------------------------------------------------------ */
 
-/* What the run had; null: not set. */
+/* Returns the run's earlier value of a key; null: not set. */
 static const char *value_then(const Settings *settings, const char *key)
 {
     const char *s = opts_given(settings->given, key)
@@ -75,7 +75,7 @@ static const char *value_then(const Settings *settings, const char *key)
                                       : NULL;
 }
 
-/* The size of an axis where no key says it: a plan's tensors have it. */
+/* Returns the size of an axis without a key, from a plan's tensors. */
 static const char *axis_in(Arena *a, const Plan *p, const char *name)
 {
     for (int r = 0; r < p->nrole; r++)
@@ -88,7 +88,7 @@ static const char *axis_in(Arena *a, const Plan *p, const char *name)
     return NULL;
 }
 
-/* The plan of the start before; null: of another format. */
+/* Returns the plan of the last start; null: another format. */
 static const Plan *plan_then(Arena *a, const char *config)
 {
     const char *path = strf(a, "%s/plan", file_folder(a, config));
@@ -125,7 +125,7 @@ int value_same(const char *key, const char *a, const char *b)
 
 int key_same(const Settings *settings, const Plan *p, const char *key)
 {
-    /* The first format did not say where it ran. */
+    /* Format 1 did not store the device. */
     if (settings->format == 1 &&
         (!strcmp(key, "target") || !strcmp(key, "world")) &&
         !opts_given(settings->given, key))
@@ -160,7 +160,7 @@ static void compare_key(Text *out, const Settings *settings, const Plan *p,
     put(out, "%s %s -> %s\n", key, then, now);
 }
 
-/* Axes that either side sets. */
+/* Compares axes that either side sets. */
 static void compare_axes(Text *out, const Settings *settings, const Plan *p)
 {
     const Opts *side[] = { settings->given, p->opts };
@@ -200,7 +200,7 @@ void resume_settings(Text *out, const char *dir, const Plan *p)
 
 /* ---- lines of a text ----------------------------------------------------- */
 
-/* The line that begins with `word`, after it; null: none. */
+/* Returns the rest of the line that begins with `word`; null: none. */
 static const char *line_of(const char *text, const char *word, size_t n,
                            size_t *len)
 {
@@ -215,7 +215,7 @@ static const char *line_of(const char *text, const char *word, size_t n,
     return NULL;
 }
 
-/* What numbers may depend on: not the host's name or its memory. */
+/* Can results depend on this line? The host's name and memory do not matter. */
 static int matters(const char *line)
 {
     static const char *const not [] = { "host ", "system ", "memory ",
@@ -242,8 +242,8 @@ void resume_machine(Text *out, const char *dir, const char *now)
     }
 }
 
-/* The line of `now` that differs from `then`'s at its place; null: none, or
- * lines that do not begin with `word`. Paths, behind "  ", do not count. */
+/* Returns the first line of `now` with `word` that differs from the same line
+ * of `then`; null: none. Paths, which follow " ", are not compared. */
 static const char *differs(Arena *a, const char *then, const char *now,
                            const char *word)
 {
@@ -270,7 +270,8 @@ static const char *differs(Arena *a, const char *then, const char *now,
     }
 }
 
-/* The next line of a text that begins so; null: none. *text goes behind it. */
+/* Returns the next line that begins with `word`, and moves *text after it;
+ * null: none. */
 static const char *next_line(const char **text, const char *word)
 {
     const char *s = *text;
@@ -283,7 +284,8 @@ static const char *next_line(const char **text, const char *word)
     return *s ? s : NULL;
 }
 
-/* How many samples the only part has from its beginning; -1: it is not so. */
+/* Returns the samples of the only part, if it is used from its beginning; else
+ * -1. */
 static int64_t whole_part(const char *text, const char *word)
 {
     const char *line = next_line(&text, word);
@@ -297,9 +299,9 @@ static int64_t whole_part(const char *text, const char *word)
                : -1;
 }
 
-/* Did files only come behind those of before, of which no more than all was
- * read? In the order of files what was read stays where it was, but not what
- * a tail held out. */
+/* Were files only appended, and had the run read at most the earlier ones?
+ * Samples read in file order keep their indices, except those of a held-out
+ * tail. */
 static int only_grew(const char *then, const char *now, int64_t samples)
 {
     const char *x = then, *y = now, *a, *b, *valid = then;

@@ -1,7 +1,6 @@
-/* rundir.c: the folder of a run: its settings, its model, its plan, its data,
- * its machine, what was chosen by measuring, its ranks. Nothing of an earlier
- * start is overwritten: a file that says something else now leaves what it said
- * under a number, config.1.lua, plan.1. */
+/* rundir.c: the folder of a run: settings, model, plan, data, machine, measured
+ * choices, ranks. Files of an earlier start are never overwritten: a file with
+ * new contents leaves the old ones under a number, config.1.lua, plan.1. */
 #include <sys/file.h>
 
 #include "../../ir/settings/keys.h"
@@ -9,7 +8,7 @@
 
 enum { MAXSHOWN = 32 }; /* ranks on the screen */
 
-/* "config.1.lua" */
+/* Returns "config.1.lua" for "config.lua" and 1. */
 static char *numbered(Arena *a, const char *path, int n)
 {
     int stem = file_stem(path);
@@ -17,7 +16,7 @@ static char *numbered(Arena *a, const char *path, int n)
     return strf(a, "%.*s.%d%s", stem, path, n, path + stem);
 }
 
-/* Written by this process? Then it is this start's. */
+/* Did this process write the file? It belongs to this start then. */
 static int is_own(const char *path)
 {
     static const char **own; /* vec */
@@ -30,8 +29,8 @@ static int is_own(const char *path)
     return 0;
 }
 
-/* What these said before stays, under the first number that is free for all. A
- * link, so that at every moment the name stands for something. */
+/* Keeps old contents under the first number that is free for all paths, by
+ * links, so that each name always exists. */
 static int put_aside(const char *const *path, int n)
 {
     Arena *a = arena_new();
@@ -79,7 +78,8 @@ const char *run_dir(Arena *a, const Plan *p)
     return name ? name : strf(a, "runs/%.*s", file_stem(model), model);
 }
 
-/* The lock goes with the process. A file system without locks gives none. */
+/* Locks the folder until the process ends; file systems without locks are
+ * accepted. */
 static void run_lock(const char *dir)
 {
     static int fd = -1;
@@ -91,8 +91,8 @@ static void run_lock(const char *dir)
         err(NULL, "%s is another run's, which has not ended", dir);
 }
 
-/* Once steps run no such file is worth the run: a disk may be full for a
- * while. */
+/* Warns that a file was not written; during steps that does not end the run,
+ * since a disk may be full only for a while. */
 static void not_kept(const char *why)
 {
     if (why && err_status == 1)
@@ -134,7 +134,7 @@ void run_ranks(const Exec *exec, const char *dir)
     run_file(strf(forever, "%s/ranks", dir), all.s, all.len);
 }
 
-/* The tokenizer, so that `generate` has it wherever the folder goes. */
+/* Copies the tokenizer, so that `generate` works after the folder was moved. */
 static void keep_tokenizer(const Plan *p, const char *dir)
 {
     static const char *const names[] = { "tokenizer.json",
@@ -156,7 +156,7 @@ static void keep_tokenizer(const Plan *p, const char *dir)
     }
 }
 
-/* The model's files, as they stand to each other. */
+/* Copies the model's files with their relative paths. */
 static void keep_model(const Plan *p, const char *dir)
 {
     const char *first = p->nsource ? p->source[0].file : "";
@@ -184,8 +184,8 @@ void run_make(const char *dir, const char *ckpt)
     ckpt_sweep(forever, ckpt);
 }
 
-/* The settings that a config.lua of other bytes may hold all the same: what it
- * says of its beginning is not compared. */
+/* Does a config.lua of other bytes hold the same settings? Its start step is
+ * not compared. */
 static int same_settings(const char *path, const Plan *p)
 {
     const Settings *c = config_read(forever, path);
@@ -197,7 +197,7 @@ static int same_settings(const char *path, const Plan *p)
     return same;
 }
 
-/* The settings and the plan of one start have one number. */
+/* Writes settings and plan; those of one start have the same number. */
 static void keep_settings(const Plan *p, const char *dir, const RunArgs *args,
                           int64_t step)
 {

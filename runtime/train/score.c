@@ -1,31 +1,31 @@
-/* score.c: how likely a model finds texts: perplexity, and questions of
- * multiple choice as lm-evaluation-harness counts them. A text is cut into rows
- * of tokens; of each row the log-probabilities of its last tokens are summed.
+/* score.c: perplexity of texts and accuracy of multiple-choice questions, with
+ * the definitions of lm-evaluation-harness. A text is split into rows of
+ * tokens; the log-probabilities of the last tokens of each row are summed.
  *
- *   acc       the ending of the largest sum is the right one
- *   acc_norm  ... of the largest sum divided by the ending's characters
- *   +-        the standard error, sqrt(p (1 - p) / (n - 1))               */
+ * acc the ending with the largest sum is the right one acc_norm ... with the
+ * largest sum divided by the ending's characters +- the standard error, sqrt(p
+ * (1 - p) / (n - 1)) */
 #include "../../ir/settings/keys.h"
 #include "forward.h"
 
-typedef struct ScoreRow { /* tokens [from, n) are predicted by those before */
+typedef struct ScoreRow { /* tokens [from, n) are predicted from earlier ones */
     const int32_t *id;
     int64_t n, from;
-    double logprob; /* natural, their sum */
+    double logprob; /* sum of natural log-probabilities */
 } ScoreRow;
 
 struct ScoreJob {
     const GenArgs *args;
     TextArgs text;
     ScoreRow *row;      /* vec */
-    int64_t choices;    /* the first rows are endings, of `question` */
+    int64_t choices;    /* the first rows are endings of `question` */
     Question *question; /* vec */
-    int64_t bytes;      /* of the text behind the other rows */
+    int64_t bytes;      /* bytes of text of the other rows */
 };
 
 /* ---- rows ---------------------------------------------------------------- */
 
-/* The token before a text that begins; -1: none. */
+/* Returns the token before the start of a text; -1: none. */
 static int32_t begin_of(const TextArgs *args)
 {
     size_t n = vec_len(args->t->before);
@@ -44,8 +44,8 @@ static void encode_text(Encoder *encoder, const char *path, const char *s,
         err(NULL, "%s: \"%.60s\" %s", path, s, why);
 }
 
-/* The context's tokens, and how many they are of the whole's: white space at
- * the context's end is the ending's. */
+/* Adds a row for context and ending; white space at the end of the context
+ * belongs to the ending. */
 static void add_ending(ScoreJob *job, Encoder *encoder,
                        const Question *question, const char *ending)
 {
@@ -86,8 +86,8 @@ static void add_questions(ScoreJob *job)
     encoder_free(e);
 }
 
-/* A document in windows of seq inputs: each token is predicted once, the first
- * by `begin`; the last window reaches back so that it is full. */
+/* Adds a document as windows of seq inputs: each token is predicted once, the
+ * first from `begin`; the last window starts earlier so that it is full. */
 static void add_document(ScoreJob *job, const int32_t *id, int64_t n,
                          int64_t seq)
 {
@@ -174,7 +174,7 @@ static void score_rows(void *ctx, int64_t lo, int64_t hi)
     free(logit);
 }
 
-/* What a sequence has no room for is left out at its beginning. */
+/* Copies a row to a sequence; a longer row loses its first tokens. */
 static void put_row(ForwardPass *pass, int64_t sequence, ScoreRow *row,
                     const char *path)
 {
@@ -221,7 +221,8 @@ static void score_all(ScoreJob *job, ForwardPass *pass)
 
 /* ---- results ------------------------------------------------------------- */
 
-/* Is it one of those before it? Rows of equal tokens may differ by rounding. */
+/* Does an earlier question have the same rows? Results of equal rows may differ
+ * by rounding. */
 static int is_repeated(const Question *question, size_t i)
 {
     for (size_t k = 0; k < i; k++)
@@ -230,7 +231,8 @@ static int is_repeated(const Question *question, size_t i)
     return 0;
 }
 
-/* The first of the largest; characters: each divided by its ending's. */
+/* Returns the first ending with the largest sum; characters: sums are divided
+ * by the ending's characters. */
 static int64_t best_of(const ScoreRow *row, const Question *question,
                        int characters)
 {
@@ -306,7 +308,7 @@ ScoreJob *score_open(const Plan *p, const GenArgs *args)
     return j;
 }
 
-/* Values that have the axis of sequences are of that length only. */
+/* Is the sequence length fixed by a parameter that has its axis? */
 static int fixed_seq(const Plan *p)
 {
     const Role *role = &p->role[0];

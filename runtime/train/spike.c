@@ -1,11 +1,11 @@
-/* spike.c: steps whose loss or gradient norm is beyond train.skip_above. The
- * plan has held them: nothing was written. Here is what to do about it: go on
+/* spike.c: reaction to steps whose loss or gradient norm exceeds
+ * train.skip_above. The plan has updated nothing in them. The run continues
  * with the next batch, or from the last save with the data after the spike. */
 #include "train.h"
 
 enum {
-    INROW = 10, /* steps held one after another before a run ends */
-    AGAIN = 3   /* times back to one save */
+    INROW = 10, /* consecutive skipped steps that end a run */
+    AGAIN = 3   /* most returns to one save */
 };
 
 static const char *above(Arena *a, const Exec *exec, ResultKind result,

@@ -1,5 +1,5 @@
-/* start.c: what comes before the first step: the run's folder and what it says
- * of the run before, values, data, room for checkpoints. */
+/* start.c: preparation of a run: its folder, comparison with earlier starts,
+ * initial values, data, disk space for checkpoints. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -55,8 +55,8 @@ const char *describe_data(Train *train)
     return s.s ? s.s : "";
 }
 
-/* Samples that the last checkpoint has read in the order of files; -1: in
- * another order, then or now. */
+/* Returns the samples read by the last checkpoint in file order; -1: the order
+ * is or was another. */
 static int64_t read_in_order(Train *train, const Plan *p)
 {
     const Settings *c =
@@ -102,7 +102,7 @@ void need_loss(const Plan *p)
                   "loss(\"lm\", t)");
 }
 
-/* Where the first values come from must be there before a folder is made. */
+/* Checks the source of initial values before the run's folder is created. */
 void need_from(const Train *train)
 {
     const char *from = opts_str(train->plan->opts, "from");
@@ -113,8 +113,7 @@ void need_from(const Train *train)
         err(NULL, "from: %s: %s", from, strerror(errno));
 }
 
-/* A run that has done more steps than are asked for has nothing to do, and its
- * folder stays as it is. */
+/* A run that has completed its steps leaves its folder unchanged. */
 int is_past(Train *train)
 {
     int64_t steps = opts_int(train->plan->opts, "train.steps"), done = -1;
@@ -134,8 +133,8 @@ int is_past(Train *train)
 
 /* ---- the run ------------------------------------------------------------ */
 
-/* Plans that differ between ranks would wait for each other in different
- * steps. */
+/* Calls err() if ranks have different plans, which would make them wait
+ * forever. */
 void compare_plans(Train *train, const RunArgs *args)
 {
     XXH128_hash_t h = XXH3_128bits(args->text, args->len);
@@ -159,7 +158,7 @@ void start_values(Train *train, int resume)
         resume = 0;
     }
     if (role_prog(&train->plan->role[0], PGinit) >= 0) {
-        /* The first step is launched while it runs. */
+        /* The first step is launched while the initialization runs. */
         train->x->late = train->late && !resume && !from;
         exec_run(train->x, PGinit, NULL, NULL);
         train->x->late = 0;
@@ -220,7 +219,7 @@ void open_exec(Train *train)
         train->sampler = sampler_open(train->mem, train->x);
 }
 
-/* Each source of data, a line. */
+/* Prints a line for each source of data. */
 void say_data(Train *train)
 {
     Text s = { .arena = train->mem };
@@ -233,7 +232,8 @@ void say_data(Train *train)
         log_note(train->log, "%s", s.s);
 }
 
-/* Who computes products decides on their last bits. */
+/* Warns if ranks compute products by different kernels, which changes last
+ * bits. */
 void say_products(Train *train)
 {
     if (train->x->dev->can & OWNproducts)
@@ -249,8 +249,8 @@ void say_products(Train *train)
         log_note(train->log, "%s\n", blas_note());
 }
 
-/* Before the first step: is there room for checkpoints, here and on the disk? A
- * save beside training is one with steps behind it. */
+/* Checks memory and disk space for checkpoints before the first step. Saves run
+ * beside training except after the last step. */
 void open_saver(Train *train)
 {
     const Opts *opts = train->plan->opts;

@@ -1,4 +1,4 @@
-/* stop.c: what ends a run before its last step: a signal, train.hours. */
+/* stop.c: early ends of a run: a signal, train.hours. */
 #include <signal.h>
 
 #include "train.h"
@@ -9,7 +9,7 @@ static void on_signal(int sig)
 {
     asked = 1;
     watch_signal();
-    signal(sig, SIG_DFL); /* a second one ends it at once */
+    signal(sig, SIG_DFL); /* a second signal ends the process at once */
 }
 
 void catch_signals(void)
@@ -20,7 +20,7 @@ void catch_signals(void)
     sigaction(SIGINT, &s, NULL);
     if (signal(SIGHUP, SIG_IGN) != SIG_IGN) /* nohup */
         sigaction(SIGHUP, &s, NULL);
-    signal(SIGPIPE, SIG_IGN); /* nobody reads its lines: it goes on */
+    signal(SIGPIPE, SIG_IGN); /* a closed reader does not end the run */
 }
 
 int signalled(void)

@@ -55,7 +55,7 @@ int eval_plan(Plan *p)
 
 /* ---- a batch that grows -------------------------------------------------- */
 
-/* The plan for the samples seen so far; p is the one for the whole batch. */
+/* Returns the plan for the samples seen so far; p is the whole batch's plan. */
 static Plan *plan_now(Train *train, Plan *p)
 {
     while (train->state.samples >= grows_at(train))
@@ -65,7 +65,8 @@ static Plan *plan_now(Train *train, Plan *p)
                : p;
 }
 
-/* The next plan goes on from the checkpoint that was just written. */
+/* Opens the next plan of train.ramp, which continues from the last
+ * checkpoint. */
 static void grow(Train *train, Plan *p)
 {
     if (train->unsaved)
@@ -96,7 +97,7 @@ static void need_ramp(const Plan *p, const RunArgs *args)
                   "file, not a plan");
 }
 
-/* A run that is continued begins with the batch it had. */
+/* Opens the first plan; a resumed run starts with its last batch size. */
 static void first_plan(Train *train, Plan *p)
 {
     if (train->args->nramp && resumes(p) && ckpt_exists(train->ckpt))
@@ -104,8 +105,8 @@ static void first_plan(Train *train, Plan *p)
     open_all(train, plan_now(train, p), open_data);
 }
 
-/* The steps in which a GPU failed, from the last checkpoint's values, each call
- * waited for: the one that fails ends this process with its name. */
+/* Repeats the steps in which a GPU failed, from the last checkpoint, and waits
+ * after each call: the failing call ends this process with its name. */
 static _Noreturn void run_again(Train *train, int64_t step)
 {
     int64_t n = train->train ? data_perstep(train->train) : 0;
@@ -128,7 +129,7 @@ static _Noreturn void run_again(Train *train, int64_t step)
         step + 1, train->state.step);
 }
 
-/* ---- a step again -------------------------------------------------------- */
+/* ---- repeated steps ------------------------------------------------------ */
 
 static void open_replay(Train *train, Plan *p)
 {
@@ -238,7 +239,8 @@ int run_plan(Plan *p, const RunArgs *run_args)
         warn(NULL, "the last checkpoint, of step %ld, was not written",
              train.state.step);
     int first =
-        !train.comm->first; /* a launcher ends all ranks by one status */
+        !train.comm
+             ->first; /* the launcher ends all ranks if one has a status */
     close_all(&train);
     return train.unsaved ? FAILED : train.stopped && first ? STOPPED : 0;
 }
