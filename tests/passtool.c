@@ -14,7 +14,7 @@
 #include "unit/optimizers.h"
 
 extern const char attn_gpu_pre[], attn_warp_pre[], attn_wgmma_pre[],
-    hopper_pre[], wgmma_pre[], gmm_pre[], scale_pre[], update_pre[];
+    hopper_cuh[], wgmma_pre[], gmm_pre[], scale_pre[], update_pre[];
 
 static char *read_file(const char *name, size_t *len)
 {
@@ -65,7 +65,7 @@ static const char *own_text(const Group *k)
         { attn_gpu_pre, "/* attn_gpu.pre */\n" },
         { attn_warp_pre, "/* attn_warp.pre */\n" },
         { attn_wgmma_pre, "/* attn_wgmma.pre */\n" },
-        { hopper_pre, "/* hopper.pre */\n" },
+        { hopper_cuh, "/* hopper.cuh */\n" },
         { wgmma_pre, "/* wgmma.pre */\n" },
         { gmm_pre, "/* gmm.pre */\n" },
         { scale_pre, "/* scale.pre */\n" },

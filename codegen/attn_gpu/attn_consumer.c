@@ -302,9 +302,9 @@ static void open_tile(AttnWg *wg, int depth, const char *first)
     attn_line(attn, depth, "const uint32_t from = base + %ld + stage * %ld;",
               attn_wg_tiles(wg), wg->colbytes);
     attn_line(attn, depth, "float s[%ld], scale[2];", wg->cols / 2);
-    attn_line(attn, depth, "barrier_wait(ring_full(0, stage), phase);");
-    attn_line(attn, depth, "%sbarrier_wait(ring_full(1, last), late);", first);
-    attn_line(attn, depth, "fetch_fence();");
+    attn_line(attn, depth, "bar_wait(ring_full(0, stage), phase);");
+    attn_line(attn, depth, "%sbar_wait(ring_full(1, last), late);", first);
+    attn_line(attn, depth, "async_fence();");
     attn_line(attn, depth, "wg_fence();");
     put_product(wg, depth, "s", 0, attn->ndot);
     put_values(wg, depth);
@@ -404,8 +404,8 @@ void attn_wg_close(AttnGpu *gpu)
     Attn *attn = &gpu->attn;
     AttnWg w = attn_wg(gpu, gpu->job);
 
-    attn_line(attn, 1, "barrier_wait(ring_full(1, last), late);");
-    attn_line(attn, 1, "fetch_fence();");
+    attn_line(attn, 1, "bar_wait(ring_full(1, last), late);");
+    attn_line(attn, 1, "async_fence();");
     put_values(&w, 1);
     await_values(&w, 1, "");
     put_results(&w, 1);
@@ -415,8 +415,7 @@ static void put_forward(AttnWg *wg)
 {
     Attn *attn = &wg->gpu->attn;
 
-    attn_line(attn, 3, "barrier_wait(LINE_FULL(at), round / %ld & 1);",
-              wg->lines);
+    attn_line(attn, 3, "bar_wait(LINE_FULL(at), round / %ld & 1);", wg->lines);
     attn_wg_first(wg);
     attn_line(attn, 3, "{");
     first_tile(wg, 4);
@@ -576,7 +575,7 @@ static void put_change(AttnWg *wg)
     attn_line(attn, 5, "combination = now / %ld;", wg->tiles);
     attn_line(attn, 5, "if (changes)");
     attn_line(attn, 6, "consumer_release(CHANGE_EMPTY);");
-    attn_line(attn, 5, "barrier_wait(CHANGE_FULL, changes++ & 1);");
+    attn_line(attn, 5, "bar_wait(CHANGE_FULL, changes++ & 1);");
     attn_line(attn, 4, "}");
 }
 
@@ -592,8 +591,8 @@ static void put_backward_loop(AttnWg *wg)
         put_change(wg);
     attn_line(attn, 4, "const uint32_t from = base + %ld + stage * %ld;",
               attn_wg_tiles(wg), wg->colbytes);
-    attn_line(attn, 4, "barrier_wait(ring_full(0, stage), phase);");
-    attn_line(attn, 4, "fetch_fence();");
+    attn_line(attn, 4, "bar_wait(ring_full(0, stage), phase);");
+    attn_line(attn, 4, "async_fence();");
     if (wg->job->loads)
         loaded_tile(wg);
     else
@@ -644,7 +643,7 @@ void attn_wg_job(AttnGpu *gpu, const AttnJob *job)
                   : "const int row = ((TID >> 5) - 4) * 16 + (lane >> 2);");
     zero_sums(&w);
     if (!job->loads)
-        attn_line(attn, 3, "barrier_wait(ROWS_FULL, 0);");
+        attn_line(attn, 3, "bar_wait(ROWS_FULL, 0);");
     put_take_rows(&w);
     put_backward_loop(&w);
     close_backward(&w);

@@ -261,7 +261,7 @@ void attn_lower_cuda(Graph *g, Group *group, Arena *a)
         x.blocks = put_jobs(&x, ATWARPS, attn_warp_job);
     group->instr.launch.then = x.then;
     int threads = x.tensor ? 384 : 256;
-    put(&s, "%s%s", attn_gpu_pre, x.tensor ? hopper_pre : "");
+    put(&s, "%s%s", attn_gpu_pre, x.tensor ? hopper_cuh : "");
     if (x.tensor)
         put(&s, "#undef UNIT\n#define UNIT (float)%a\n",
             attn_unit(&x.attn) > 0 ? attn_unit(&x.attn) : 1.0);

@@ -348,7 +348,7 @@ static void put_rows(AttnWg *wg, int depth, int loop, const char *bar)
     for (int i = 0; i < wg->nrow; i++)
         if (has_loop(wg, &wg->row[i]) == loop)
             put_load(wg, depth, &wg->row[i], ATWGROWS, "line");
-    attn_line(&wg->gpu->attn, depth, "producer_arrive(%s);", bar);
+    attn_line(&wg->gpu->attn, depth, "bar_arrive_fetched(%s);", bar);
 }
 
 static void put_numbers(AttnWg *wg)
@@ -370,7 +370,7 @@ static void put_part(AttnWg *wg, int part)
     int from = part ? attn->ndot : 0,
         to = parts_of(wg) == 1 || part ? wg->ncol : attn->ndot;
 
-    attn_line(attn, 4, "barrier_wait(ring_empty(%d, stage), phase ^ 1);", part);
+    attn_line(attn, 4, "bar_wait(ring_empty(%d, stage), phase ^ 1);", part);
     for (int i = from; i < to; i++)
         put_load(wg, 4, &wg->col[i], wg->cols, "to");
     if (wg->job->keys)
@@ -379,7 +379,7 @@ static void put_part(AttnWg *wg, int part)
         put_line(&attn->out, 4,
                  "load_dscores(to + %ld, %s, ring_full(%d, stage));",
                  wg->dscores, attn_dscores_at(wg->gpu, wg->job), part);
-    attn_line(attn, 4, "producer_arrive(ring_full(%d, stage));", part);
+    attn_line(attn, 4, "bar_arrive_fetched(ring_full(%d, stage));", part);
 }
 
 void attn_wg_next(AttnWg *wg, int depth)
@@ -421,7 +421,7 @@ static void fetch_forward(AttnWg *wg)
 {
     Attn *attn = &wg->gpu->attn;
 
-    attn_line(attn, 3, "barrier_wait(LINE_EMPTY(at), ~(round / %ld) & 1);",
+    attn_line(attn, 3, "bar_wait(LINE_EMPTY(at), ~(round / %ld) & 1);",
               wg->lines);
     put_rows(wg, 3, 0, "LINE_FULL(at)");
     attn_wg_first(wg);
@@ -440,7 +440,7 @@ static void fetch_change(AttnWg *wg)
 
     attn_line(attn, 4, "if (now / %ld != combination) {", wg->tiles);
     attn_line(attn, 5, "combination = now / %ld;", wg->tiles);
-    attn_line(attn, 5, "barrier_wait(CHANGE_EMPTY, ~changes++ & 1);");
+    attn_line(attn, 5, "bar_wait(CHANGE_EMPTY, ~changes++ & 1);");
     put_rows(wg, 5, 1, "CHANGE_FULL");
     attn_line(attn, 4, "}");
 }

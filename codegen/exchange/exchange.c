@@ -103,7 +103,7 @@ static char *exchange_text(Arena *a, const Instr *instr, int64_t ranks)
     int sends = instr->kind == Isendrows;
     CopyShape s = copy_shape(v, sends, ranks);
 
-    put(&t, "#undef THREADS\n#define T %s\n#define TC %s\n",
+    put(&t, "%s#undef THREADS\n#define T %s\n#define TC %s\n", hopper_cuh,
         dtypes[v->dt].store, dtypes[v->dt].compute);
     put_define(&t, "SENDS", sends);
     put_define(&t, "RANKS", ranks);

@@ -118,29 +118,6 @@ int grouped_sums(const Graph *g, const Node *n, const Node *other)
            v.stride == w.stride;
 }
 
-/* Prints wgmma_tile: 64 x BN += 64 x 32 bytes of A times 32 bytes x BN of B;
- * ADD 0: without the addition. */
-static void put_product(Text *out, int64_t wide, Dtype in, const char *turned)
-{
-    int n = (int)wide / 2;
-
-    put(out,
-        "template <int ADD>\n"
-        "FN void wgmma_tile(float *d, uint64_t a, uint64_t b)\n{\n"
-        "    asm "
-        "volatile(\"wgmma.mma_async.sync.aligned.m64n%ldk%d.f32.%s.%s {\"\n",
-        wide, 32 / (int)dtypes[in].bytes, dtypes[in].name, dtypes[in].name);
-    for (int i = 0; i < n; i++)
-        put(out, "%s\"%%%d%s\"%s", i % 8 ? "" : "        ", i,
-            i + 1 < n ? "," : "", i % 8 == 7 || i + 1 == n ? "\n" : " ");
-    put(out, "        \"}, %%%d, %%%d, %%%d, 1, 1%s;\\n\"\n        :", n, n + 1,
-        n + 2, turned);
-    for (int i = 0; i < n; i++)
-        put(out, "%s \"+f\"(d[%d])%s", i % 4 || !i ? "" : "\n         ", i,
-            i + 1 < n ? "," : "");
-    put(out, "\n        : \"l\"(a), \"l\"(b), \"n\"(ADD));\n}\n");
-}
-
 /* The tile with the highest expected rate. `rate`: relative throughput for
  * average sums; `deep`: for sums of 8192 and more or two products; `few`: for
  * weight gradients of few rows; `scaled`, `columns`: for e4m3 by blocks and by
@@ -367,9 +344,7 @@ static RingSizes ring_sizes(const GmmArgs *args, const GroupedForm *form,
     int64_t room = SHARED - BESIDE + BOXES - boxes - (args->experts + 1) * 4 -
                    slot_bytes(args, form);
 
-    ring.once = tile->cols <= 128       ? tile->cols
-                : tile->cols % 128 == 0 ? 128
-                                        : tile->cols / 2;
+    ring.once = tile->cols % 128 ? 64 : 128;
     int64_t scale = tile->rows + tile->cols / ring.once * (ring.once + 16);
     int64_t stages = room / (slice + columns * scale * 4);
     ring.stages = stages < MAXSTAGES ? stages : MAXSTAGES;
@@ -391,6 +366,7 @@ char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
     if (weight)
         wgrad_sides(args, &m, &n);
     *shared = ring.shared;
+    putn(&t, hopper_cuh, strlen(hopper_cuh));
     put_define(&t, "WEIGHT", weight);
     put_define(&t, "BAND", form.band ? form.band : BANDROWS);
     put_define(&t, "SQUARES", form.squares ? tile_squares(args, &tile) : 0);
@@ -419,11 +395,6 @@ char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
     put_define(&t, "TOKIND", args->out == Dbf16 ? 10 : 7);
     put(&t, "#define TI %s\n#define TO %s\n", scaled ? "uint8_t" : "uint16_t",
         dtypes[args->out].store);
-    put_product(&t, scaled ? ring.once : tile.cols, args->in,
-                scaled     ? ""
-                : weight   ? ", 1, 1"
-                : args->tw ? ", 0, 0"
-                           : ", 0, 1");
     if (form.update)
         putn(&t, form.update->text, strlen(form.update->text));
     putn(&t, wgmma_pre, strlen(wgmma_pre));

@@ -84,6 +84,6 @@ enum { THREADMAP = 256 }; /* threads of a block that computes one item */
 
 extern const char host_pre[];
 extern const char cuda_pre[];
-extern const char hopper_pre[];
+extern const char hopper_cuh[];
 
 #endif
