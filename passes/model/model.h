@@ -103,13 +103,15 @@ enum { MOSTSTATES = 8 };
 
 /* How a parameter is updated. Parameters share a bucket only under one. */
 typedef struct UpdateRule {
-    const Node *optimizer;
+    const Node *optimizer; /* null: the parameter is frozen */
     double lr;    /* factor of the schedule's learning rate */
     double decay; /* weight decay */
 } UpdateRule;
 
 /* Is n an optimizer for that parameter, by pattern and axes? */
 int optimizer_fits(const Node *n, const Param *param);
+int is_frozen(const Graph *g, const char *path); /* by train.freeze */
+int is_frozen_rule(const UpdateRule *rule);
 /* Is an element's update that element's alone? */
 int is_elementwise_rule(const UpdateRule *rule);
 const Node **optimizers_of(const Graph *g); /* vec, in order */

@@ -35,9 +35,19 @@ int optimizer_fits(const Node *n, const Param *param)
     return !p->nd || has_declared_dims(p, param);
 }
 
+int is_frozen(const Graph *g, const char *path)
+{
+    return opts_match(g->opts, "train.freeze", path);
+}
+
+int is_frozen_rule(const UpdateRule *rule)
+{
+    return !rule->optimizer;
+}
+
 int is_elementwise_rule(const UpdateRule *rule)
 {
-    return !parameter_of(rule->optimizer)->nd;
+    return is_frozen_rule(rule) || !parameter_of(rule->optimizer)->nd;
 }
 
 static int decays(const Opts *opts, const Param *param)

@@ -241,9 +241,9 @@ static const Node *updated_whole(Graph *g, Axis *const *by, const Axis *a)
 
     for (size_t i = 0; i < vec_len(g->node) && optimizers && !found; i++) {
         const Node *n = g->node[i];
-        if (by[i] == a && n->op == Oparam)
-            found =
-                naming(update_rule(g, optimizers, g_param(g, n->at.param.path))
+        if (by[i] != a || n->op != Oparam || is_frozen(g, n->at.param.path))
+            continue;
+        found = naming(update_rule(g, optimizers, g_param(g, n->at.param.path))
                            .optimizer->body,
                        a);
     }

@@ -121,6 +121,11 @@ typedef struct BucketBuilder {
     int count;         /* that have members of several ranks */
 } BucketBuilder;
 
+static int keeps_shards(const Graph *g)
+{
+    return opts_int(g->opts, "fold.zero") == 3;
+}
+
 static Bucket *add_bucket(BucketBuilder *builder, const BucketKey *key,
                           const Param *param)
 {
@@ -135,7 +140,7 @@ static Bucket *add_bucket(BucketBuilder *builder, const BucketKey *key,
         bucket->own = axis_over(g, "own", key->cut);
         bucket->flat = axis_over(g, "flat", key->flat);
         bucket->unit = key->unit;
-        bucket->shards = bucket->unit && opts_int(g->opts, "fold.zero") == 3;
+        bucket->shards = bucket->unit && keeps_shards(g);
     }
     vec_push(g->arena, builder->all, bucket);
     return bucket;
@@ -158,6 +163,8 @@ static Bucket *bucket_for(BucketBuilder *builder, Param *p,
     k.unit = builder->unit && k.flat ? table_get(builder->unit, KEYP(p->path))
                                      : NULL;
     k.unit = k.unit == builder->g->top ? NULL : k.unit;
+    if (is_frozen_rule(rule) && !(k.unit && keeps_shards(builder->g)))
+        k.flat = 0;
     OpenBucket *o = open_for(builder, &k);
     int64_t n = padded(param_elems(p) / mesh_extent(builder->g->mesh, k.cut),
                        PACKALIGN);

@@ -430,11 +430,13 @@ static void accumulate(Graph *g, Node *param, Node *d)
     a->name = intern(strf(g->arena, "grad.%s", param->at.param.path));
 }
 
-/* Parameters are what gradients are wanted of. */
+/* Gradients are needed of parameters that are not frozen. */
 static void mark_params(Graph *g)
 {
-    for (size_t i = 0; i < vec_len(g->node); i++)
-        g->node[i]->mark = g->node[i]->op == Oparam;
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        Node *n = g->node[i];
+        n->mark = n->op == Oparam && !is_frozen(g, n->at.param.path);
+    }
 }
 
 void pass_grad(Graph *g)
@@ -456,5 +458,8 @@ void pass_grad(Graph *g)
         if (g->node[i]->op == Oparam && dy[i])
             accumulate(g, g->node[i], dy[i]);
         else if (g->node[i]->op == Oparam)
-            why(g, g->node[i], "no loss depends on it: it is not trained");
+            why(g, g->node[i], "%s: it is not trained",
+                is_frozen(g, g->node[i]->at.param.path)
+                    ? "train.freeze"
+                    : "no loss depends on it");
 }

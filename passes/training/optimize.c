@@ -49,15 +49,17 @@ size_t step_buckets(TrainStep *step, Node **node, size_t count, Node **param)
             continue;
         param[n] = node[i];
         grad[n] = table_get(grads, KEYP(node[i]->at.param.path));
-        if (!grad[n])
-            continue;
-        rule[n++] = update_rule(step->g, optimizers,
-                                g_param(step->g, node[i]->at.param.path));
+        rule[n] = (UpdateRule){ .optimizer = NULL };
+        if (grad[n])
+            rule[n] = update_rule(step->g, optimizers,
+                                  g_param(step->g, node[i]->at.param.path));
+        n++;
     }
     buckets_of(step->g, param, grad, rule, n, by);
     for (size_t i = 0; i < n; i++) {
-        *table_at(step->bucket, KEYP(param[i]->at.param.path)) = by[i];
-        if (by[i]->unit && !by[i]->sum)
+        if (grad[i])
+            *table_at(step->bucket, KEYP(param[i]->at.param.path)) = by[i];
+        if (by[i]->unit && by[i]->node[0] == param[i])
             bucket_scatter(step->g, by[i]);
     }
     return n;

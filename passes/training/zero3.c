@@ -119,7 +119,8 @@ static Node *sum_gradients(Graph *g, const Bucket *bucket)
 
 void bucket_scatter(Graph *g, Bucket *bucket)
 {
-    bucket->sum = sum_gradients(g, bucket);
+    if (!is_frozen_rule(&bucket->rule))
+        bucket->sum = sum_gradients(g, bucket);
     if (!bucket->shards)
         return;
     declare(g, bucket, bucket->param[0]);

@@ -226,6 +226,7 @@ static int changes_model(const char *key)
     return !strncmp(key, "axes.", 5) || !strncmp(key, "precision.", 10) ||
            !strncmp(key, "train.batch=", 12) ||
            !strncmp(key, "train.optimizer=", 16) ||
+           !strncmp(key, "train.freeze=", 13) ||
            (!strncmp(key, "route.", 6) && strncmp(key, "route.clones", 12));
 }
 
