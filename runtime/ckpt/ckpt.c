@@ -401,8 +401,8 @@ void ckpt_load(Exec *exec, const char *path, const State *state)
                  state->step ? NEEDED : WEIGHTS | MASTERS);
     if (state->step && (dropped || src.begun) && exec->comm->first == 0)
         warn(NULL,
-             "%s is of another optimizer: weights are kept, %d of its states "
-             "dropped%s%s",
+             "%s has states of another optimizer or train.freeze: weights are "
+             "kept, %d states dropped%s%s",
              path, dropped, src.begun ? "; from 0 begins " : "",
              src.begun ? src.begun : "");
     st_close(file[0]);

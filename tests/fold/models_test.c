@@ -158,6 +158,11 @@ static const Fold some[] = {
     { "tests/hf/dsv3.lua",               2, 1, 2, 4, 1, "axes.batch=1 axes.seq=27 " CAP },
     /* The reference has an embedding's gradient by rows, tp's ranks do not.  */
     { "tests/models/linear.lua",         2, 1, 1, 1, 1, "axes.batch=16 axes.seq=3 axes.vocab=192" },
+    /* Frozen parameters.                                                    */
+    { "tests/hf/mixtral-aux.lua",        2, 1, 2, 4, 1, "fold.zero=3 train.freeze=embed,*.w1,*.wq,*.weight" },
+    { "tests/hf/dsv3-mtp.lua",           2, 1, 2, 4, 1, PP2 " fold.zero=3 train.freeze=embed,*.w1,*.w2,*wq*" },
+    { "tests/models/tied.lua",           1, 1, 2, 2, 1, PP2 ZB " train.freeze=*.w1" },
+    { "tests/hf/qwen3.lua",              1, 1, 4, 2, 1, "fold.zero=2 train.optimizer=muon train.freeze=*.w1,*.w2,*.wq" },
     /* optimizers */
     { "tests/models/updates.lua",        1, 1, 2, 1, 1, "train.optimizer=muon" },
     { "tests/models/updates.lua",        2, 1, 2, 1, 1, "fold.zero=3" },

@@ -120,11 +120,17 @@ result "a rate, and what is compiled in" $?
 run runs/lr resume=1 train.steps=7 && grep -q '"step": 7.*"lr": 0.001,' runs/lr/metrics.jsonl
 result "and it stays so" $?
 cp -r runs/first runs/lion && run runs/lion resume=1 train.steps=6 train.optimizer=lion train.lr=0 &&
-    grep -q "^train.optimizer adamw -> lion$" said && grep -q "another optimizer: weights are kept, [1-9][0-9]* of its states dropped$" said &&
+    grep -q "^train.optimizer adamw -> lion$" said && grep -q "another optimizer or train.freeze: weights are kept, [1-9][0-9]* states dropped$" said &&
     cmp -s runs/first/ckpt/step-00000004/model.safetensors runs/lion/ckpt/step-00000006/model.safetensors
 result "another optimizer keeps the weights and says what it drops" $?
-run runs/lion resume=1 train.steps=8 train.optimizer=adamw train.lr=0 && grep -q " 0 of its states dropped; from 0 begins optim.v." said
+run runs/lion resume=1 train.steps=8 train.optimizer=adamw train.lr=0 && grep -q " 0 states dropped; from 0 begins optim.v." said
 result "an optimizer without its states begins anew" $?
+cp -r runs/first runs/frozen && run runs/frozen resume=1 train.steps=6 train.freeze=w1,embed &&
+    grep -q "^train.freeze (not set) -> w1,embed$" said && grep -q "weights are kept, [1-9][0-9]* states dropped$" said &&
+    ! "$PLEAT" ckpt diff runs/first runs/frozen >diff && grep -q "^w2 " diff && ! grep -q "^w1 \|^embed " diff
+result "frozen parameters keep their bits, their moments are dropped" $?
+run runs/frozen resume=1 train.steps=8 train.freeze= && grep -q "from 0 begins optim.v." said
+result "parameters that are no longer frozen begin with empty moments" $?
 cp -r runs/first runs/fold && run runs/fold resume=1 train.steps=8 world=2 fold.ep=2 axes.batch=4 &&
     grep -q "^world 1 -> 2$" said && grep -q "^fold.ep 1 -> 2$" said && grep -q "^axes.batch [0-9]* -> 4$" said
 result "the fold and the micro-batch" $?
