@@ -104,8 +104,8 @@ enum { MOSTSTATES = 8 };
 /* How a parameter is updated. Parameters share a bucket only under one. */
 typedef struct UpdateRule {
     const Node *optimizer; /* null: the parameter is frozen */
-    double lr;    /* factor of the schedule's learning rate */
-    double decay; /* weight decay */
+    double lr;             /* factor of the schedule's learning rate */
+    double decay;          /* weight decay */
 } UpdateRule;
 
 /* Is n an optimizer for that parameter, by pattern and axes? */
