@@ -295,22 +295,26 @@ optimizer("lion", function(p, g, s, h)
 end, { state={ m="moments" } })
 
 -- Five steps towards the nearest orthogonal matrix (Jordan 2024) of each matrix of x
--- [.. rows cols], in bf16
+-- [.. rows cols], in bf16: y becomes (3.4445 I - 4.7750 A + 2.0315 A A) y with A = y y^T. The
+-- first step divides by the norm, the root of A's trace. A product whose readers see it under
+-- another name is stored in bf16 only.
 local function orthogonal(x, h)
   local rows, cols = h.rows, h.cols
   if size(x, rows) > size(x, cols) then rows, cols = cols, rows end
-  local n = size(x, rows)
-  local to, via = own_axis(rows .. "_to", n), own_axis(rows .. "_via", n)
-  local y = bf16(x)
-  y = y / maximum(sqrt(sum(f32(y) * f32(y), rows .. " " .. cols)), 1e-7)
-  for _ = 1, 5 do
-    y = bf16(y)
-    local a = bf16(dot(y, rename(y, { [rows]=to }), cols))              -- [.. rows to]
-    local aa = f32(dot(a, rename(a, { [rows]=to, [to]=via }), to))      -- [.. rows via]
-    local b = bf16(f32(a) * -4.7750 + rename(aa, { [via]=to }) * 2.0315)
-    y = f32(y) * 3.4445 + f32(dot(b, rename(y, { [rows]=to }), to))
+  local to, via = own_axis(rows .. "_to", size(x, rows)), own_axis(rows .. "_via", size(x, rows))
+  local diagonal, y = eq(iota(rows), iota(to)), bf16(x)
+  for i = 1, 5 do
+    local a = rename(dot(y, rename(y, { [rows]=via }), cols), { [via]=to })    -- [.. rows to]
+    local scale = 1
+    if i == 1 then
+      scale = 1 / maximum(sqrt(sum(where(diagonal, f32(a), 0), rows .. " " .. to)), 1e-7)
+      a = bf16(f32(a) * (scale * scale))
+    end
+    local aa = rename(dot(a, rename(a, { [rows]=to, [to]=via }), to), { [via]=to })
+    local b = where(diagonal, 3.4445, 0) - f32(a) * 4.7750 + f32(aa) * 2.0315
+    y = rename(dot(bf16(b * scale), y, rows), { [to]=rows })
   end
-  return f32(bf16(y))
+  return f32(y)
 end
 
 -- Jordan 2024 as torch.optim.Muon has it, with the size of AdamW's updates (Liu et al. 2025):
