@@ -156,13 +156,14 @@ static int64_t least_waiting(Graph *g, const Offloads *offloads)
     return least;
 }
 
-/* Can each stage fit by what it would no longer hold? */
+/* Can each stage fit by what it would no longer hold? Updates may take less,
+ * too: as much as they update. */
 static int may_suffice(Graph *g, const Offloads *offloads, const int64_t *lacks)
 {
     int may = 1;
 
     for (; g && may; g = g->next)
-        may = waiting_bytes(g, offloads[g->role]) >= lacks[g->role];
+        may = 2 * waiting_bytes(g, offloads[g->role]) >= lacks[g->role];
     return may;
 }
 
@@ -281,6 +282,33 @@ static int try_offloads(HostChoice *c, Offloads *offloads)
     return !still;
 }
 
+/* Do these save no time, or not the bytes that are lacking? */
+static int cannot_help(const HostChoice *c, FittedProgram *first,
+                       const Offloads *all, const Offloads *some)
+{
+    Graph *g = c->v[0];
+
+    return c->lacks ? !may_suffice(g, all, c->lacks)
+                    : c->secs <= least_secs(first, least_waiting(g, some));
+}
+
+/* Of these classes stays what there is memory for beside the step of `first`;
+ * where that pays for memory, for its copies take some, too, what there is
+ * memory for beside it; where that pays, or there is none for pairs, nothing. */
+static void try_classes(HostChoice *c, FittedProgram *first, unsigned classes)
+{
+    enum { TRIES = 3 };
+    Offloads *all = all_wait(c->v[0], classes);
+    Offloads *some = some_stay(c->v, all, first);
+
+    for (int i = 0; i < TRIES && !cannot_help(c, first, all, some); i++) {
+        int fits = try_offloads(c, some);
+        if (!any_stays(some) || (fits && !memory_binds(c->tried)))
+            break;
+        some = i || want_room(c->tried) ? all : some_stay(c->v, all, c->tried);
+    }
+}
+
 /* Of the optimizer masters, moments or both wait in the host's memory where
  * nothing else makes the plan fit, or where what else does takes longer; what
  * there is memory for stays. All that can take less time are tried, so more
@@ -298,16 +326,8 @@ static FittedProgram *fit_classes(Graph *const *v, const Turns *turns, int same)
     int may = may_offload(v[0]) && (c.lacks || memory_binds(first));
     c.secs = may ? fitted_secs(first) : 0;
     may = may && (c.lacks || c.secs > least_secs(first, 0));
-
-    for (int k = 0; k < 3 && may; k++) {
-        Offloads *all = all_wait(v[0], some[k]);
-        Offloads *less = some_stay(v, all, first);
-        if (c.lacks ? !may_suffice(v[0], all, c.lacks)
-                    : c.secs <= least_secs(first, least_waiting(v[0], less)))
-            continue;
-        if ((!try_offloads(&c, less) || want_room(first)) && any_stays(less))
-            try_offloads(&c, all);
-    }
+    for (int k = 0; k < 3 && may; k++)
+        try_classes(&c, first, some[k]);
     if (same && c.fit != c.tried)
         fit_programs(v, turns, c.best, 0, c.fit);
     return c.fit;
