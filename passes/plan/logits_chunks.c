@@ -187,10 +187,13 @@ static Node *row(const Slices *slices, const Node *n, Node *const *v, int count,
     return infer(slices->graph, r);
 }
 
-/* As many at a time as an op may read. */
+/* As many at a time as an op may read. The axis is that of other copies of the
+ * stage, too, so its parts, which live no longer than this one, are no factors
+ * of it. */
 static Node *gathered(Slices *slices, const Node *n)
 {
     Node **v = slices->copy[n->id], *some[MAXIN];
+    int factors = slices->axis->nfactor;
     int each = (slices->count + MAXIN - 1) / MAXIN, k = 0;
 
     for (int at = 0; at < slices->count; at += each) {
@@ -208,7 +211,9 @@ static Node *gathered(Slices *slices, const Node *n)
     m->nd = n->nd;
     memcpy(m->dim, n->dim, sizeof m->dim);
     m->sh = n->sh;
-    return infer(slices->graph, m);
+    m = infer(slices->graph, m);
+    slices->axis->nfactor = factors;
+    return m;
 }
 
 static Node *whole(Slices *slices, Node *n)

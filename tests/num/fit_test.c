@@ -21,6 +21,8 @@ static const struct { const char *model, *keys; int layers, plans; } cases[] = {
     { "tests/models/folds.lua", "cluster=h100x2 precision=bf16 fold.ep=2", 0, 2 },
     /* Small updates of the optimizer stay on the device. */
     { "tests/models/folds.lua", "cluster=h100x1 precision=bf16 axes.batch=16", 0, 6 },
+    /* Slices of one sequence's logits in each copy of the stage. */
+    { "models/qwen3_moe.lua", "cluster=h100x2 fold.tp=2 fold.ep=2 axes.batch=1", 2, 2 },
     /* Stages whose levels differ in what they wait for copies. */
     { "models/mixtral.lua", "cluster=h100x8 fold.pp=2 fold.ep=4 fold.zero=1 axes.batch=1", 4, 3 },
 };
