@@ -293,8 +293,8 @@ static int cannot_help(const HostChoice *c, FittedProgram *first,
 }
 
 /* Of these classes stays what there is memory for beside the step of `first`;
- * where that pays for memory, for its copies take some, too, what there is
- * memory for beside it; where that pays, or there is none for pairs, nothing. */
+ * where that pays for memory, as copies take some, what there is memory for
+ * beside it; where that pays, too, or there is none for pairs, nothing. */
 static void try_classes(HostChoice *c, FittedProgram *first, unsigned classes)
 {
     enum { TRIES = 3 };
