@@ -238,6 +238,8 @@ static Expr *dropout_value(LoopKernel *kernel, Node *n, const Index *ix,
     Index jx = by_axis(kernel, n->in[0], n, ix);
     Dtype dt = compute_type(n->dt);
     Expr *u = uniform_value(kernel, n, ix, n->at.dropout.key);
+    if (n->at.dropout.drawn)
+        return ex_as(kernel, dt, u);
     Expr *keep = ex_op(kernel, Di32, "a >= b", u,
                        ex_num(kernel, Df32, n->at.dropout.p), NULL);
     Expr *v =

@@ -268,6 +268,8 @@ static int weigh(lua_State *L)
     need_key(front, s, key, "scores");
     need_key(front, v, key, "values");
     query = query_of(front, s, v, key);
+    if (!is_real(s))
+        s = cast_to(front, s, Df32);
     Body *b = open_body(front);
     lua_pushvalue(L, 1);
     push_node(L, use(front, &(LuaTensor){ .n = s, .in = b->up }));

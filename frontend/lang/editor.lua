@@ -12,6 +12,7 @@
 ---@operator mul(Tensor|number): Tensor
 ---@operator div(Tensor|number): Tensor
 ---@operator mod(Tensor|number): Tensor
+---@operator idiv(Tensor|number): Tensor
 ---@operator pow(number): Tensor
 ---@operator unm: Tensor
 ---@field [Index] Tensor
@@ -188,6 +189,27 @@ function exp(a) end
 ---    local logits = f32(dot(x, w, "hidden"))
 ---@param a Tensor @return Tensor
 function f32(a) end
+---A real a as an integer, towards zero; a beyond 2^31 has no meaning.
+---
+---    a [..] -> [..], integers
+---    gradient: none
+---    local n = int(x * 10)
+---@param a Tensor @return Tensor
+function int(a) end
+---The largest whole number at most a, a real. a // b is floor(a / b), of integers an integer.
+---
+---    a [..] -> [..]
+---    gradient: none
+---    local y = x - floor(x)
+---@param a Tensor @return Tensor
+function floor(a) end
+---The bits of integers that a or b has, and not both; of truth values ne(a, b).
+---
+---    a [..], b [..] -> [axes of both], integers
+---    gradient: none
+---    local n = xor(ids, 5)
+---@param a Operand @param b Operand @return Tensor
+function xor(a, b) end
 ---a rounded to bf16.
 ---
 ---    a [..] -> [..]
@@ -230,7 +252,7 @@ function maximum(a, b) end
 ---    local y = fma(x, w, 1)
 ---@param a Operand @param b Operand @param c Operand @return Tensor
 function fma(a, b, c) end
----a where c holds, else b. Conditions come from lt le gt ge eq and land lor lnot.
+---a where c holds, else b; of two whole numbers, as in where(c, 1, 0), integers. Conditions come from lt le gt ge eq and land lor lnot.
 ---
 ---    -> [axes of all]
 ---    gradient: to a where c holds, to b elsewhere
@@ -385,7 +407,7 @@ function merge(a, axes, new) end
 ---    local y = slice(x, "seq", 1, 2)
 ---@param a Tensor @param axis string @param start integer @param len integer @return Tensor
 function slice(a, axis, start, len) end
----concat(a, b, .., axis): one after another along the axis.
+---concat(a, b, .., axis): one after another along the axis. concat(list, axis): the tensors of a list of any length.
 ---
 ---    a [.. axis], b [.. axis] -> [.. axis], as long as all
 ---    gradient: each its part of dy
@@ -399,12 +421,12 @@ function concat(...) end
 ---    local y = shift(x, "seq", 1)
 ---@param a Tensor @param axis string @param by integer @param wrap? boolean @return Tensor
 function shift(a, axis, by, wrap) end
----0, 1, 2 .. along the axis, which has the size that it has in x, or that axes{} declares.
+---0, 1, 2 .. along the axis, which has the size that it has in x, or the size x, or that axes{} declares.
 ---
 ---    -> [axis]
 ---    gradient: none
 ---    local late = le(iota("seq"), 2)
----@param axis string @param x? Tensor @return Tensor
+---@param axis string @param x? Tensor|integer @return Tensor
 function iota(axis, x) end
 ---1 where the index points, else 0.
 ---
@@ -434,6 +456,13 @@ function gather(a, e, axis) end
 ---    local y = scatter_add(g, e, p)
 ---@param v Tensor @param e Index @param like Tensor @param axis? string @return Tensor
 function scatter_add(v, e, like, axis) end
+---The largest v where e points; -inf where no e points, of integers the least one. like gives the axes alone.
+---
+---    v [..], e [..], like [.. axis] -> the axes of like
+---    gradient: to the largest v, shared by equal ones
+---    local y = maximum(scatter_max(g, e, p), 0)
+---@param v Tensor @param e Index @param like Tensor @param axis? string @return Tensor
+function scatter_max(v, e, like, axis) end
 ---The rows of the table, whose first axis the ids count.
 ---
 ---    ids [..], table [vocab ..] -> [axes of both but vocab]
@@ -448,6 +477,41 @@ function embed(ids, table) end
 ---    local y = cumsum(x, "seq")
 ---@param a Tensor @param axis string @return Tensor
 function cumsum(a, axis) end
+---The largest element up to each place.
+---
+---    x [.. axis] -> [.. axis]
+---    gradient: to the largest element
+---    local y = cummax(x, "seq")
+---@param x Tensor @param axis string @return Tensor
+function cummax(x, axis) end
+---The elements along the axis, the largest first, equal ones in their order, and an index of where each was.
+---
+---    x [.. axis] -> [.. axis], index [.. axis]
+---    gradient: to where each element was
+---    local most, order = sort(x, "seq")
+---@param x Tensor @param axis string @return Tensor, Index
+function sort(x, axis) end
+---A causal convolution of each channel: the sum over n taps i of w at tap i times x at n - 1 - i places before. Zeros
+---stand before the first place. Computed in f32.
+---
+---    x [.. axis ..], w [.. tap] -> [axes of both but tap]
+---    gradient: by its parts
+---    local y = conv(x, param("taps", "hidden aa"), "seq", "aa")
+---@param x Tensor @param w Tensor @param axis string @param tap string @return Tensor
+function conv(x, w, axis, tap) end
+---A random number for each element of x, in f32: "uniform" in [0, 1), "normal" or "gumbel". Each call, step and
+---micro-batch has others; every fold and a resumed run have the same. Where nothing trains it is that of step 0.
+---
+---    x [..] -> [..]
+---    gradient: none
+---    local noisy = x + 0.1 * random("normal", x)
+---@param kind "uniform"|"normal"|"gumbel" @param x Tensor @return Tensor
+function random(kind, x) end
+---Does x have the axis? true or false, for if; a name that is no axis is false.
+---
+---    local y = has(x, "dim") and sum(x, "dim") or x
+---@param x Tensor @param axis string @return boolean
+function has(x, axis) end
 ---The size of an axis, a number: size("hidden"), or of a tensor's.
 ---
 ---    local n = size("hidden") / size(x, "seq")
@@ -472,7 +536,8 @@ function size(a, axis) end
 ---    local y = softmax(p, "expert")
 ---@param x Tensor @param axis string @return Tensor
 function softmax(x, axis) end
----x / sqrt(mean(x^2) + eps) * weight: the parameter "weight" [axis], or one given after x; eps 1e-5. In f32.
+---x / sqrt(mean(x^2) + eps) * weight: the parameter "weight" [axis], or one given after x; eps 1e-5. In f32. axis may
+---name several axes.
 ---
 ---    x [.. axis] -> [.. axis]
 ---    gradient: by its parts
@@ -487,14 +552,15 @@ function rmsnorm(x, axis, eps) end
 ---@param x Tensor @param axis string @param eps? number @return Tensor
 function layernorm(x, axis, eps) end
 ---Rotary positions: the pair j of axis turns by pos * theta^(-2j/n); pairs are (j, j + n/2), or neighbours when
----interleaved. yarn: factor and original are needed, the others as Hugging Face's rope_parameters. scaling: the
----rope_scaling of a config.json as it is, of type linear, llama3 or yarn.
+---interleaved. pos is an axis, or a tensor of positions. part: the share of axis that turns, from its begin, whose size
+---is n. yarn: factor and original are needed, the others as Hugging Face's rope_parameters. scaling: the rope_scaling of
+---a config.json as it is, of type linear, llama3 or yarn.
 ---
 ---    x [.. pos .. axis] -> the same
 ---    gradient: by its parts
 ---    local y = rope(q, "dim", "seq", 1e4, { yarn={ factor=4, original=16 } })
----@param x Tensor @param axis string @param pos string @param theta number
----@param options? { interleaved: boolean?, yarn: Yarn?, scaling: table? }
+---@param x Tensor @param axis string @param pos string|Tensor @param theta number
+---@param options? { interleaved: boolean?, part: number?, yarn: Yarn?, scaling: table? }
 ---@return Tensor
 function rope(x, axis, pos, theta, options) end
 ---Scores of keys after their query become -inf.

@@ -30,6 +30,25 @@ static int is_removed(const char *name)
     return library_removed[i] != NULL;
 }
 
+static const struct {
+    const char *names, *instead;
+} absent[] = {
+#define ABSENT(names, instead) { names, instead },
+#include "absent.def"
+#undef ABSENT
+};
+
+/* What takes the place of a name of other languages; null: not known. */
+static const char *instead_of(const char *name)
+{
+    for (int i = 0; i < countof(absent); i++)
+        for (const char *s = absent[i].names, *word;
+             (word = next_word(&s, " "));)
+            if (!strcmp(word, name))
+                return absent[i].instead;
+    return NULL;
+}
+
 static int unknown_name(lua_State *L)
 {
     Front *front = enter(L, "name");
@@ -41,6 +60,8 @@ static int unknown_name(lua_State *L)
             "'%s' is not there for models: they read and write no files, and "
             "every error ends them",
             name);
+    if (name && instead_of(name))
+        err(front->loc, "no function '%s'; write %s", name, instead_of(name));
     const char **names = names_in_scope(L, 1, &n);
     err(front->loc, "unknown name '%s'%s", name ? name : "?",
         name ? did_you_mean(name, names, (size_t)n) : "");
@@ -100,8 +121,8 @@ static void run_prelude(lua_State *L)
 static int secret(const char *name)
 {
     static const char *const names[] = {
-        "composite", "weigh", "as",   "halves", "need",   "own_axis",
-        "role",      "math",  "type", "error",  "stored",
+        "composite", "weigh", "as",    "halves", "need",   "own_axis", "role",
+        "math",      "type",  "error", "stored", "unpack", "drawn",
     };
 
     return word_index(name, names, countof(names)) >= 0;
@@ -141,6 +162,10 @@ static void borrow(lua_State *L)
     }
     lua_pop(L, 1);
     lua_setfield(L, -2, "math");
+    lua_getglobal(L, "table");
+    lua_getfield(L, -1, "unpack");
+    lua_setfield(L, -3, "unpack");
+    lua_pop(L, 1);
 }
 
 static void open_language(Front *front)

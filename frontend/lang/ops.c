@@ -267,7 +267,7 @@ static int generic(lua_State *L)
 static int cast(lua_State *L)
 {
     Dtype dt = (Dtype)lua_tointeger(L, lua_upvalueindex(1));
-    Front *front = enter(L, dtypes[dt].name);
+    Front *front = enter(L, dt == Di32 ? "int" : dtypes[dt].name);
 
     Node *x = operand(L, 1, "the argument");
     if (x->dt == De2m1x2)
@@ -535,23 +535,44 @@ static int halves(lua_State *L)
 
 /* The mask is another in every micro-batch, also of what is the same in all of
  * them, as a parameter is. */
+static Node *masked(Front *front, Node *x, struct dropout_attrs at)
+{
+    x = in_each_micro(front, x);
+    Node *n = make(front, Odropout, 1, &x);
+    n->at.dropout = at;
+    n->at.dropout.key = (int64_t)(mix64(0, (uint64_t)++front->ndropout) >> 1);
+    return infer(current(front), n);
+}
+
+/* drawn(x): a number in [0, 1) for each element, which depends on the axes of x
+ * alone; for the prelude. */
+static int drawn(lua_State *L)
+{
+    Front *front = enter(L, "random");
+    const Node *x = operand(L, 1, "argument 2");
+    Node *zero = constant(front, Df32, 0);
+    Node *n = make(front, Obroadcast, 1, &zero);
+
+    n->nd = x->nd;
+    memcpy(n->dim, x->dim, sizeof n->dim);
+    return push_node(L, masked(front, infer(current(front), n),
+                               (struct dropout_attrs){ .drawn = 1 }));
+}
+
 static int dropout(lua_State *L)
 {
     Front *front = enter(L, "dropout");
-    Node *x = operand(L, 1, "argument 1"), *n;
+    Node *x = operand(L, 1, "argument 1");
     double p = lua_tonumber(L, 2);
-    uint64_t key = mix64(0, (uint64_t)++front->ndropout);
 
     if (lua_type(L, 2) != LUA_TNUMBER || !(p >= 0 && p < 1))
         err(front->loc, "dropout: p must be a number from 0 to below 1, got %s",
             kind_of(L, 2));
-    if (p == 0)
+    if (p == 0) { /* takes a key, so that p changes no other mask */
+        front->ndropout++;
         return push_node(L, x);
-    x = in_each_micro(front, x);
-    n = make(front, Odropout, 1, &x);
-    n->at.dropout.p = p;
-    n->at.dropout.key = (int64_t)(key >> 1);
-    return push_node(L, infer(current(front), n));
+    }
+    return push_node(L, masked(front, x, (struct dropout_attrs){ .p = p }));
 }
 
 /* size(x, axis) of a tensor; size("axis") as axes{} or the command line say */
@@ -575,6 +596,20 @@ static int size_of(lua_State *L)
     return 1;
 }
 
+/* has(x, "axis"), also of an axis that nothing has */
+static int has(lua_State *L)
+{
+    enter(L, "has");
+    const Node *x = operand(L, 1, "argument 1");
+    int found = 0;
+
+    for (int i = 0; i < x->nd; i++)
+        found |= !strcmp(x->dim[i].a->name, lua_tostring(L, 2)) &&
+                 !g_ismicro(x->dim[i].a);
+    lua_pushboolean(L, found);
+    return 1;
+}
+
 /* need(name, x, axes): what layers of the prelude ask of their arguments */
 static int need(lua_State *L)
 {
@@ -590,13 +625,14 @@ static int need(lua_State *L)
 static const luaL_Reg byhand[] = {
     { "mean", mean }, { "dot", dot }, { "rename", rename_axes },
     { "merge", merge }, { "dropout", dropout }, { "size", size_of },
-    { NULL, NULL },
+    { "has", has }, { NULL, NULL },
 };
 /* clang-format on */
 
 static const luaL_Reg inside[] = {
     { "as", as },     { "halves", halves },         { "stored", stored },
-    { "need", need }, { "own_axis", lua_own_axis }, { NULL, NULL },
+    { "need", need }, { "own_axis", lua_own_axis }, { "drawn", drawn },
+    { NULL, NULL },
 };
 
 static void put_closure(lua_State *L, const char *name, lua_CFunction f, int k)
@@ -619,6 +655,7 @@ void ops_open(lua_State *L)
     static const Dtype casts[] = { Df32, Dbf16, De4m3, De5m2, De8m0 };
     for (int i = 0; i < countof(casts); i++)
         put_closure(L, dtypes[casts[i]].name, cast, casts[i]);
+    put_closure(L, "int", cast, Di32);
     put_closure(L, "any", truth, Omax);
     put_closure(L, "all", truth, Omin);
     luaL_setfuncs(L, byhand, 0);

@@ -6,6 +6,62 @@
 -- Layers compute in f32 and give back the dtype they got. module(name, f, ...) says
 -- which of the modules of train.recompute it is.
 
+local join = concat
+
+-- concat(a, b, .., axis) or concat(list, axis), of any length
+function concat(list, axis, ...)
+  if type(list) ~= "table" then return join(list, axis, ...) end
+  if #list == 0 then error("concat: the list is empty") end
+  local parts = {}
+  for i = 1, #list, 24 do
+    local part = { unpack(list, i, math.min(i + 23, #list)) }
+    part[#part + 1] = axis
+    parts[#parts + 1] = join(unpack(part))
+  end
+  return #parts == 1 and parts[1] or concat(parts, axis)
+end
+
+-- Sorted along axis, the largest first, and an index of where each element was
+function sort(x, axis)
+  need("sort", x, axis)
+  return topk(x, size(x, axis), axis, axis)
+end
+
+-- The largest element up to each place along axis, in log2(n) steps
+function cummax(x, axis)
+  need("cummax", x, axis)
+  local at, by = iota(axis, x), 1
+  while by < size(x, axis) do
+    x = where(lt(at, by), x, maximum(x, shift(x, axis, by)))
+    by = 2 * by
+  end
+  return x
+end
+
+-- A causal convolution of n taps: the sum over i of w at tap i times x at n - 1 - i
+-- places before, zeros before the first
+function conv(x, w, axis, tap)
+  need("conv", x, axis)
+  need("conv", w, tap)
+  local n, b, c = size(w, tap), f32(x), f32(w)
+  local y = b * sum(slice(c, tap, n - 1, 1), tap)
+  for back = 1, n - 1 do
+    y = y + shift(b, axis, back) * sum(slice(c, tap, n - 1 - back, 1), tap)
+  end
+  return as(y, x)
+end
+
+-- A random number for each element of x, fp32: others in each step and micro-batch, the
+-- same in every fold. uniform: in [0, 1)
+function random(kind, x)
+  if kind == "uniform" then return drawn(x) end
+  if kind == "normal" then                               -- Box and Muller 1958
+    return sqrt(-2 * log(1 - drawn(x))) * cos(2 * math.pi * drawn(x))
+  end
+  if kind == "gumbel" then return -log(-log(maximum(drawn(x), 2 ^ -25))) end
+  error("random: no kind '" .. kind .. "' (uniform, normal, gumbel)")
+end
+
 -- [.., axis] -> the same; rows sum to 1
 local function softmax_of(x, axis)
   local p = exp(x - stop_gradient(max(x, axis)))
@@ -109,11 +165,7 @@ local function scaling_of(o)
   return kind, y
 end
 
--- Rotate pairs of x along axis by the position along pos. Pairs are (j, j + n/2),
--- or neighbours when interleaved. The pair j turns by pos * theta^(-2j/n).
-function rope(x, axis, pos, theta, options)
-  need("rope", x, axis .. " " .. pos)
-  local o = options or {}
+local function turned(x, axis, pos, theta, o)
   local n = size(x, axis)
   local two, half = own_axis(axis .. "_two", 2), own_axis(axis .. "_half", n // 2)
   return composite("rope", function(a)
@@ -123,13 +175,32 @@ function rope(x, axis, pos, theta, options)
     local kind, y = scaling_of(o)
     if kind then freq = stretched[kind](freq, j, n, theta, y) end
     local scale = kind == "yarn" and yarn_scale(y) or 1
-    local angle, sign = f32(iota(pos, a)) * freq, f32(iota(two)) * 2 - 1
+    local at = type(pos) == "string" and iota(pos, a) or pos
+    local angle, sign = f32(at) * freq, f32(iota(two)) * 2 - 1
     local c, s = cos(angle), sin(angle)
     if scale ~= 1 then c, s = c * scale, s * scale end
     s = o.interleaved and s * sign or sign * s             -- the order of b's axes
-    local turned = f32(b) * c + f32(shift(b, two, 1, true)) * s
-    return merge(as(turned, a), o.interleaved and half .. " " .. two or two .. " " .. half, axis)
+    local y = f32(b) * c + f32(shift(b, two, 1, true)) * s
+    return merge(as(y, a), o.interleaved and half .. " " .. two or two .. " " .. half, axis)
   end, x)
+end
+
+-- Rotate pairs of x along axis by the position: along the axis pos, or the tensor pos. Pairs
+-- are (j, j + n/2), or neighbours when interleaved. The pair j turns by pos * theta^(-2j/n).
+-- options.part: the share of axis that turns, from its begin; n is its size.
+function rope(x, axis, pos, theta, options)
+  local o = options or {}
+  need("rope", x, type(pos) == "string" and axis .. " " .. pos or axis)
+  if not o.part then return turned(x, axis, pos, theta, o) end
+  local all = size(x, axis)
+  local n = math.floor(o.part * all + 1e-9)
+  if n < 2 or n % 2 > 0 or n > all then
+    error("rope: part=" .. o.part .. " of '" .. axis .. "' is " .. n .. "; an even number of its " .. all .. " turns")
+  end
+  local part = own_axis(axis .. "_part", n)
+  local y = turned(rename(slice(x, axis, 0, n), { [axis]=part }), part, pos, theta, o)
+  y = rename(y, { [part]=axis })
+  return n == all and y or concat(y, slice(x, axis, n, all - n), axis)
 end
 
 -- Scores of keys after their query become -inf

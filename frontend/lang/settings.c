@@ -38,7 +38,9 @@ static void statistics_only(Graph *g)
         int drops = n->op == Odropout;
         if (drops || (!n->nin && g_is_data(g, n))) {
             note(n->loc, "'%s' differs between micro-batches",
-                 drops ? "dropout" : n_name(n));
+                 !drops                ? n_name(n)
+                 : n->at.dropout.drawn ? "random"
+                                       : "dropout");
             err(user->loc,
                 "%s: the value depends on data other than through a reduction "
                 "over 'batch'",

@@ -274,12 +274,12 @@ int ew_operands(lua_State *L, Op op, int first, int n, Node **in)
     }
     if (tensors == 0)
         err(front->loc, "%s: none of its arguments is a tensor", front->fn);
-    if (op == Omod && lua_isinteger(L, first + 1) &&
+    if ((op == Omod || op == Ofloor_div) && lua_isinteger(L, first + 1) &&
         lua_tointeger(L, first + 1) == 0)
-        err(front->loc, "mod: the divisor is 0");
+        err(front->loc, "%s: the divisor is 0", front->fn);
     for (int i = 0; i < n; i++)
         if (!in[i])
-            in[i] = number(front, L, first + i, dt == Dnone ? Df32 : dt);
+            in[i] = number(front, L, first + i, dt == Dnone ? Di32 : dt);
     return n;
 }
 
@@ -293,6 +293,19 @@ static int binary(lua_State *L)
 
     ew_operands(L, op, 1, 2, in);
     return push_node(L, ew(front, op, in[0], in[1], NULL));
+}
+
+/* a // b: rounded down. */
+static int floor_divide(lua_State *L)
+{
+    Front *front = enter(L, "//");
+    Node *in[2];
+
+    ew_operands(L, Ofloor_div, 1, 2, in);
+    if (dtypes[in[0]->dt].kind != 'f' && dtypes[in[1]->dt].kind != 'f')
+        return push_node(L, ew(front, Ofloor_div, in[0], in[1], NULL));
+    return push_node(
+        L, ew(front, Ofloor, ew(front, Odiv, in[0], in[1], NULL), NULL, NULL));
 }
 
 static int negate(lua_State *L)
@@ -386,10 +399,10 @@ static const struct { const char *event, *message; } refused[] = {
     { "__call", "a tensor cannot be called" },
     { "__newindex", "a tensor cannot be assigned into; where(c, a, b) chooses, "
                     "scatter_add(v, i, like) places" },
-    { "__idiv", "the operator // is not defined for tensors" },
     { "__band", "the operator & is not defined for tensors; use land(a, b)" },
     { "__bor", "the operator | is not defined for tensors; use lor(a, b)" },
-    { "__bxor", "the operator ~ is not defined for tensors; use ne(a, b)" },
+    { "__bxor", "the operator ~ is not defined for tensors; use ne(a, b), of "
+              "integers xor(a, b)" },
     { "__bnot", "the operator ~ is not defined for tensors; use lnot(a)" },
     { "__shl", "the operator << is not defined for tensors" },
     { "__shr", "the operator >> is not defined for tensors" },
@@ -431,7 +444,8 @@ static const struct {
 /* clang-format on */
 
 static const luaL_Reg events[] = {
-    { "__unm", negate },        { "__pow", power }, { "__index", index_tensor },
+    { "__unm", negate },        { "__pow", power },
+    { "__idiv", floor_divide }, { "__index", index_tensor },
     { "__tostring", describe }, { NULL, NULL },
 };
 

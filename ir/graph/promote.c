@@ -38,6 +38,8 @@ static int keeps_int(Op op)
     case Osub:
     case Omul:
     case Omod:
+    case Ofloor_div:
+    case Oxor:
     case Oneg:
     case Oabs:
     case Osign:
@@ -62,9 +64,9 @@ static Dtype ew_dtype(const Node *n)
         t = promoted(t, n->in[k]->dt);
     if (n->op != Obroadcast && n->op != Ostop_gradient)
         t = arithmetic_dtype(t);
-    if (isfloat(t) && n->op == Omod)
-        err(n->loc, "mod: the operands must be integers, got %s",
-            dtypes[t].name);
+    if (isfloat(t) && (n->op == Omod || n->op == Ofloor_div || n->op == Oxor))
+        err(n->loc, "%s: the operands must be integers, got %s",
+            optab[n->op].name, dtypes[t].name);
     if (!isfloat(t) && !keeps_int(n->op))
         return Df32;
     return t == Dbool && n->op != Owhere && n->op != Obroadcast ? Di32 : t;

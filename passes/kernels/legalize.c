@@ -710,6 +710,16 @@ static Node *scattered(Graph *g, Node *n)
 
 /* ---- dropout ------------------------------------------------------------- */
 
+static Node *seeded(const Graph *g, Node *dropout)
+{
+    int64_t *key = &dropout->at.dropout.key;
+
+    if (g->opts)
+        *key =
+            (int64_t)mix64((uint64_t)*key, (uint64_t)opts_int(g->opts, "seed"));
+    return dropout;
+}
+
 /* In training the mask depends on the step and the micro-batch, and on the
  * seed; elsewhere there is none. */
 static Node *dropped(Graph *g, Node *n)
@@ -718,7 +728,8 @@ static Node *dropped(Graph *g, Node *n)
 
     add_dims(&o, n, NULL, NULL);
     if (!program_trains(g->prog))
-        return permuted(g, n->in[0], &o, n);
+        return n->at.dropout.drawn ? seeded(g, n)
+                                   : permuted(g, n->in[0], &o, n);
     Node *in[3] = { n->in[0], like(g_step_value(g, n->loc, STEPstep), n),
                     like(g_step_value(g, n->loc, STEPmicro), n) };
     Node *r = g_node(g, Odropout, n->loc, 3, in);
@@ -728,10 +739,7 @@ static Node *dropped(Graph *g, Node *n)
     r->in = own;
     r->nin = 3;
     r->id = id;
-    if (g->opts)
-        r->at.dropout.key = (int64_t)mix64((uint64_t)n->at.dropout.key,
-                                           (uint64_t)opts_int(g->opts, "seed"));
-    return r;
+    return seeded(g, r);
 }
 
 /* ---- what is sent -------------------------------------------------------- */

@@ -122,8 +122,9 @@ static void g_broadcast_(Back *back, Node *n, Node *dy)
 
 static void g_dropout(Back *back, Node *n, Node *dy)
 {
-    add_to(back, n->in[0],
-           infer(back->g, with_attrs(back->g, Odropout, n, 1, &dy)));
+    if (!n->at.dropout.drawn)
+        add_to(back, n->in[0],
+               infer(back->g, with_attrs(back->g, Odropout, n, 1, &dy)));
 }
 
 /* Ties share the gradient evenly. */

@@ -79,6 +79,8 @@ static const Fold some[] = {
     { "tests/models/chosen_keys.lua",    1, 2, 2, 1, 1, "" },
     { "tests/models/pooled.lua",         2, 2, 2, 1, 1, "" },
     { "tests/models/dropout.lua",        2, 1, 2, 4, 1, "" },
+    { "tests/models/words.lua",          2, 1, 2, 1, 1, "" },
+    { "tests/models/words.lua",          1, 2, 2, 1, 1, "fold.zero=3" },
     { "tests/models/statistics.lua",     2, 1, 4, 1, 1, "" },
     { "tests/models/statistics.lua",     1, 2, 2, 1, 1, "" },
     { "tests/models/zoo.lua",            2, 2, 2, 4, 1, "" },

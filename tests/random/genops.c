@@ -188,14 +188,20 @@ static int integers(Gen *g)
 static int arithmetic(Gen *g)
 {
     static const char *const two[] = {
-        "mod(%s + %s, 5)", "mod(%s * %s, 7)", "mod(%s - %s, 3)",
-        "maximum(%s, %s)", "minimum(%s, %s)", "where(lt(%1$s, 2), %2$s, %1$s)",
+        "mod(%s + %s, 5)",     "mod(%s * %s, 7)",
+        "mod(%s - %s, 3)",     "maximum(%s, %s)",
+        "minimum(%s, %s)",     "where(lt(%1$s, 2), %2$s, %1$s)",
+        "mod(xor(%s, %s), 6)",
     };
     static const char *const one[] = {
         "abs(%s)",
         "mod(-%s, 4)",
         "sign(%s)",
         "mod(%s * 3 + 1, 5)",
+        "%s // 2",
+        "%s // -3",
+        "where(gt(%s, 1), 1, 0)",
+        "int(f32(%s) * 0.3 + 0.05)",
     };
     Tens *a = pick(g, INTEGER, NULL, NULL), *b, like;
 
@@ -206,9 +212,9 @@ static int arithmetic(Gen *g)
     like.of = NULL;
     like.most = 7;
     if (b && chance(g, 60))
-        emit(g, &like, two[below(g, 6)], a->name, b->name);
+        emit(g, &like, two[below(g, 7)], a->name, b->name);
     else
-        emit(g, a, one[below(g, 4)], a->name)->of = NULL;
+        emit(g, a, one[below(g, 8)], a->name)->of = NULL;
     return 1;
 }
 
@@ -253,7 +259,9 @@ static int of_integers(Gen *g)
              ONE_OF(g, "eq", "ne", "lt", "le", "gt", "ge"), a->name, b->name);
     } else if (chance(g, 50)) {
         like.kind = REAL;
-        emit(g, &like, "f32(%s) * 0.3", a->name);
+        emit(g, &like,
+             ONE_OF(g, "f32(%s) * 0.3", "floor(f32(%s) * 0.3 + 0.05)"),
+             a->name);
     } else {
         like.kind = TRUTH;
         emit(g, &like, "eq(mod(%s + 1, 2), 0)", a->name);

@@ -186,6 +186,32 @@ static int summed(Gen *g)
     return 1;
 }
 
+/* Functions of the prelude along an axis that keep it. */
+static int arranged(Gen *g)
+{
+    int at;
+    Tens *t = row_of(g, &at), like, taps = { .kind = REAL, .most = 1 };
+
+    if (!t)
+        return 0;
+    const char *axis = t->dim[at].a;
+    like = *t;
+    if (chance(g, 60)) {
+        emit(g, &like, "%s(%s, \"%s\")", ONE_OF(g, "cummax", "sort"), t->name,
+             axis);
+        return 1;
+    }
+    add_dim(&taps, new_axis(g, "tap", 1 + below(g, 4)));
+    Tens *w = make_param(g, &taps, NULL);
+    if (!w)
+        return 0;
+    w->uses++;
+    like.most *= 3;
+    emit(g, &like, "conv(%s, %s, \"%s\", \"%s\")", t->name, w->name, axis,
+         taps.dim[0].a);
+    return 1;
+}
+
 /* ---- norms --------------------------------------------------------------- */
 
 static int normed(Gen *g)
@@ -433,10 +459,15 @@ static int placed(Gen *g)
     if (!w)
         return 0;
     w->uses++;
-    emit(g, &like,
-         "scatter_add(%s, mod(iota(\"%s\") * 2 + 1, %lld), %s, "
-         "\"%s\") * %s",
-         t->name, from.a, (long long)d.n, w->name, d.a, w->name);
+    const char *form =
+        ONE_OF(g,
+               "scatter_add(%s, mod(iota(\"%s\") * 2 + 1, %lld), %s, "
+               "\"%s\") * %s",
+               "maximum(scatter_max(%s, mod(iota(\"%s\") * 2 + 1, %lld), %s, "
+               "\"%s\"), -3) * %s");
+    emit(g, &like, "%s",
+         strf(g->a, form, t->name, from.a, (long long)d.n, w->name, d.a,
+              w->name));
     return 1;
 }
 
@@ -444,5 +475,6 @@ const GenRow genrows[] = {
     { 6, renamed }, { 6, split },        { 6, merged },   { 6, sliced },
     { 6, shifted }, { 6, put_together }, { 6, summed },   { 16, largest },
     { 12, normed }, { 4, best },         { 4, embedded }, { 4, returned },
-    { 10, hot },    { 12, taken },       { 6, placed },   { 0, NULL },
+    { 10, hot },    { 12, taken },       { 6, placed },   { 6, arranged },
+    { 0, NULL },
 };

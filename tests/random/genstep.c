@@ -17,6 +17,20 @@ static int dropped(Gen *g)
     return 1;
 }
 
+static int noisy(Gen *g)
+{
+    Tens *t = pick(g, REAL, NULL, NULL), like;
+
+    if (!t)
+        return 0;
+    like = *t;
+    like.most += 4;
+    like.data = 1;
+    emit(g, &like, "%s + 0.3 * random(\"%s\", %s)", t->name,
+         ONE_OF(g, "uniform", "normal", "gumbel"), t->name);
+    return 1;
+}
+
 /* What updates and metrics may read: no data but through a reduction over
  * batch. */
 static int countable(const Tens *t, const void *with)
@@ -98,6 +112,6 @@ static int fed(Gen *g)
 }
 
 const GenRow genstep[] = {
-    { 10, dropped }, { 5, counted }, { 5, measured },
-    { 4, shared },   { 5, fed },     { 0, NULL },
+    { 10, dropped }, { 5, counted }, { 5, measured }, { 4, shared },
+    { 5, fed },      { 5, noisy },   { 0, NULL },
 };

@@ -40,7 +40,10 @@ static int leads(const Node *n)
     switch (n->op) {
     case Ostop_gradient:
     case Osign:
-    case Omod: return 0;
+    case Omod:
+    case Ofloor:
+    case Ofloor_div:
+    case Oxor: return 0;
     default: return 1;
     }
 }

@@ -97,6 +97,8 @@ static void dropout(Ref *r, const Val *x)
     const Val *all[2] = { x, a };
     Walk w = walk_over(all, 1, all, 2);
 
+    if (x->n->at.dropout.drawn)
+        return;
     do
         a->d[w.at[1]] += x->d[w.at[0]] * ref_dropped(r, x, &w);
     while (walk_next(&w));

@@ -64,6 +64,7 @@ static double one_operand(const Val *x, double a)
     case Osin: return sin(a);
     case Ocos: return cos(a);
     case Oabs: return fabs(a);
+    case Ofloor: return floor(a);
     case Osign: return (a > 0) - (a < 0);
     case Olnot: return a == 0;
     case Ocast: return x->real ? a : trunc(a);
@@ -82,6 +83,8 @@ static double two_operands(Op op, double a, double b)
     case Odiv: return a / b;
     case Opow: return pow(a, b);
     case Omod: return fmod(a, b);
+    case Ofloor_div: return b == 0 ? 0 : floor(a / b);
+    case Oxor: return (double)((int64_t)a ^ (int64_t)b);
     case Omaximum: return a >= b ? a : b;
     case Ominimum: return a <= b ? a : b;
     case Olt: return a < b;
@@ -201,6 +204,8 @@ double ref_dropped(const Ref *r, const Val *x, const Walk *w)
                             d < 0 ? 0 : (uint32_t)w->i[d], (uint32_t)r->step });
     float u = (float)(word >> 8) * 0x1p-24f;
 
+    if (x->n->at.dropout.drawn)
+        return u;
     return u >= (float)x->n->at.dropout.p ? 1 / (1 - x->n->at.dropout.p) : 0;
 }
 
@@ -210,7 +215,8 @@ static void dropout(const Ref *r, Val *x)
     Walk w = walk_over(all, 1, all, 2);
 
     do
-        x->v[w.at[0]] = a->v[w.at[1]] * ref_dropped(r, x, &w);
+        x->v[w.at[0]] = ref_dropped(r, x, &w) *
+                        (x->n->at.dropout.drawn ? 1 : a->v[w.at[1]]);
     while (walk_next(&w));
 }
 

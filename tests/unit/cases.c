@@ -159,7 +159,7 @@ static int elementwise(Case *c, int i)
         const int64_t *n = k % 2 ? s->nb : s->na;
         if (wants_truth(c->op, k))
             in[k] = truths(c, axes, n);
-        else if (c->op == Omod)
+        else if (c->op == Omod || c->op == Ofloor_div || c->op == Oxor)
             in[k] = indices(c, axes, n, 9, 0);
         else if (c->op == Opow && k == 1)
             in[k] = g_const(c->g, NULL, Df64, 2.5);

@@ -126,6 +126,7 @@ static double ew1(Op op, double a)
     case Osin: return sin(a);
     case Ocos: return cos(a);
     case Oabs: return fabs(a);
+    case Ofloor: return floor(a);
     case Osign: return (a > 0) - (a < 0);
     case Olnot: return !a;
     case Oisfinite: return isfinite(a) != 0;
@@ -149,6 +150,8 @@ static double ew2(Op op, double a, double b)
     case Odiv: return a / b;
     case Opow: return pow(a, b);
     case Omod: return b == 0 ? 0 : (double)((int64_t)a % (int64_t)b);
+    case Ofloor_div: return b == 0 ? 0 : floor(a / b);
+    case Oxor: return (double)((int64_t)a ^ (int64_t)b);
     case Omaximum: return a >= b ? a : b;
     case Ominimum: return a <= b ? a : b;
     case Olt: return a < b;

@@ -1,0 +1,3 @@
+axes { batch=2, seq=4 }
+local x = input("x", "batch seq")
+local y = concat({ x, 3 }, "seq")
