@@ -3,7 +3,8 @@
 #include "plan.h"
 
 const char *const stepvalues[NSTEPVALUE] = {
-    "lr", "bc1", "bc2", "step", "micro", "hold", "skip_loss", "skip_gnorm",
+    "lr",   "bc1",       "bc2",        "step",           "micro",
+    "hold", "skip_loss", "skip_gnorm", "optimizer_step",
 };
 /* Behind a dot comes a name that the model gives. */
 static const char *const results[NRESULT] = {

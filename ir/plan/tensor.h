@@ -80,13 +80,14 @@ typedef struct Tensor {
 /* scalars.c: the step block, written by the runtime before a step */
 typedef enum StepValue {
     STEPlr,
-    STEPbc1, /* 1 - beta^(step + 1) of Adam's moments */
+    STEPbc1, /* 1 - beta^(optimizer_step + 1) of Adam's moments */
     STEPbc2,
     STEPstep,
     STEPmicro,     /* before each micro-batch: its number in the step */
     STEPhold,      /* nothing is to be written */
     STEPskip_loss, /* limits of train.skip_above */
     STEPskip_gnorm,
+    STEPoptimizer_step, /* steps since the optimizer's states were 0 */
     NSTEPVALUE
 } StepValue;
 extern const char *const stepvalues[NSTEPVALUE];

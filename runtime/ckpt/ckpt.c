@@ -264,7 +264,6 @@ typedef struct Files {
     StFile **file;
     int n;
     const char *what;
-    const char *begun; /* a moment that they do not have; null: none */
 } Files;
 
 typedef struct TensorLoad { /* of one rank's tensor */
@@ -289,20 +288,19 @@ static void load_some(void *ctx, int64_t lo, int64_t hi)
     }
 }
 
-/* Has the checkpoint all states that are kept beside the parameter of moment?
- * Those of another optimizer need not go together. */
-static int has_states(const Role *role, const Files *files,
-                      const Tensor *moment)
+/* A moment of any role that the files lack; null: they have all. */
+static const char *lacking(const Plan *p, const Files *files)
 {
     StFile *file;
 
-    for (int i = 0; i < role->ntensor; i++) {
-        const Tensor *t = &role->tensor[i];
-        if (tensor_is(t, MOMENTS) && t->of == moment->of &&
-            !st_find_in(files->file, files->n, t->name, &file))
-            return 0;
-    }
-    return 1;
+    for (int r = 0; r < p->nrole; r++)
+        for (int i = 0; i < p->role[r].ntensor; i++) {
+            const Tensor *t = &p->role[r].tensor[i];
+            if (tensor_is(t, MOMENTS) &&
+                !st_find_in(files->file, files->n, t->name, &file))
+                return t->name;
+        }
+    return NULL;
 }
 
 enum {
@@ -334,10 +332,6 @@ static void load_tensors(Exec *exec, Files *files, unsigned kinds,
                 err(&(Loc){ tensor->file, tensor->line, NULL },
                     "%s has no tensor '%s'", files->what,
                     stored_name(r, tensor));
-            if (tensor_is(tensor, MOMENTS) && !has_states(r, files, tensor)) {
-                files->begun = tensor->name;
-                continue;
-            }
             if (!st || tensor->kind == TKnumbers)
                 continue;
             vec_push(a, load,
@@ -366,12 +360,13 @@ static int is_known(const Plan *p, const char *name)
     return known;
 }
 
-/* A tensor of the files that no role knows: another optimizer's states are
- * dropped. Returns how many. */
-static int refuse_leftovers(const Plan *p, const Files *files)
+/* err(): a tensor of the files that the model lacks. Returns the names of the
+ * states that another optimizer left, " v z", and their number of tensors. */
+static const char *leftovers(const Plan *p, const Files *files, int *n)
 {
-    int dropped = 0;
+    Text names = { .arena = forever };
 
+    putn(&names, "", 0);
     for (int i = 0; i < files->n; i++)
         for (int k = 0; k < files->file[i]->n; k++) {
             const char *name = files->file[i]->t[k].name;
@@ -381,30 +376,40 @@ static int refuse_leftovers(const Plan *p, const Files *files)
             if (of < 0 || !is_known(p, name + of))
                 err(NULL, "%s has a tensor '%s' that the model has not",
                     files->what, name);
-            dropped++;
+            int skip = (int)strlen(tensor_kinds[TKmoment].prefix);
+            const char *state =
+                strf(forever, " %.*s", of - skip - 1, name + skip);
+            if (!has_word(names.s, ' ', state + 1))
+                put(&names, "%s", state);
+            ++*n;
         }
-    return dropped;
+    return names.s;
 }
 
 /* ---- resuming ------------------------------------------------------------ */
 
-void ckpt_load(Exec *exec, const char *path, const State *state)
+void ckpt_load(Exec *exec, const char *path, State *state)
 {
     Arena *a = forever;
     StFile *file[2];
+    int dropped = 0;
 
     for (int i = MODEL; i <= OPTIM; i++)
         file[i] = st_need(a, strf(a, "%s/%s", path, ckptfile[i]));
-    Files src = { file, 2, path, NULL };
-    int dropped = refuse_leftovers(exec->plan, &src);
-    load_tensors(exec, &src, VALUES | MOMENTS,
+    Files src = { file, 2, path };
+    const char *left = leftovers(exec->plan, &src, &dropped),
+               *lacks = lacking(exec->plan, &src);
+    load_tensors(exec, &src, lacks ? VALUES : VALUES | MOMENTS,
                  state->step ? NEEDED : WEIGHTS | MASTERS);
-    if (state->step && (dropped || src.begun) && exec->comm->first == 0)
+    if (lacks)
+        state->began = state->step;
+    exec->began = state->began;
+    if (state->step && (dropped || lacks) && exec->comm->first == 0)
         warn(NULL,
              "%s has states of another optimizer or train.freeze: weights are "
-             "kept, %d states dropped%s%s",
-             path, dropped, src.begun ? "; from 0 begins " : "",
-             src.begun ? src.begun : "");
+             "kept, %d states dropped%s%s%s",
+             path, dropped, dropped ? ":" : "", left,
+             lacks ? strf(a, "; without %s all states begin at 0", lacks) : "");
     st_close(file[0]);
     st_close(file[1]);
 }
@@ -613,14 +618,14 @@ static void refuse_nan(const Exec *exec, const char *path)
 void ckpt_from(Exec *exec, const char *path)
 {
     StFile **v = ckpt_files(forever, path);
-    Files s = { v, (int)vec_len(v), path, NULL };
+    Files s = { v, (int)vec_len(v), path };
 
     if (uses_hf_names(exec->plan, &s)) {
         hf_agree(exec->plan, path);
         hf_load(exec, v, s.n, path);
     } else {
         if (role_prog(&exec->plan->role[0], PGstep) >= 0)
-            refuse_leftovers(exec->plan, &s);
+            leftovers(exec->plan, &s, &(int){ 0 });
         load_tensors(exec, &s, VALUES, WEIGHTS);
     }
     refuse_nan(exec, path);

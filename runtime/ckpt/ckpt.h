@@ -81,6 +81,7 @@ typedef struct State {       /* state.json */
     int64_t step;            /* steps done */
     int64_t tokens, samples; /* seen so far; samples is the data position*/
     int64_t skipped;         /* steps without an update (NaN or infinity)*/
+    int64_t began;           /* step at which the optimizer's states were 0 */
     uint64_t seed;
     const char *plan; /* hash of the plan */
 } State;
@@ -106,8 +107,9 @@ Extent *ckpt_ranges(Arena *a, const Plan *p, int64_t rank);
 /* The newest good checkpoint of dir into exec; earlier ones with a note when
  * the newest is damaged. 0: there is none. */
 int ckpt_resume(Exec *exec, const char *dir, State *state);
-void ckpt_load(Exec *exec, const char *path,
-               const State *state); /* a verified one */
+/* A verified one, whose state.json is *state. The optimizer's states begin at 0
+ * where it lacks any of them: state->began is its step then. */
+void ckpt_load(Exec *exec, const char *path, State *state);
 /* Weights from a checkpoint, a run, a Hugging Face folder or a file; err()
  * names what is left over or missing. */
 void ckpt_from(Exec *exec, const char *path);

@@ -61,10 +61,11 @@ static const char *write_state(Arena *a, const char *dir, const State *state)
 
     put(&out,
         "{\"format\": \"pleat %d\", \"step\": %ld, \"tokens\": %ld, "
-        "\"samples\": %ld, \"skipped\": %ld, \"seed\": %lu, \"plan\": "
-        "\"%s\"}\n",
+        "\"samples\": %ld, \"skipped\": %ld, \"began\": %ld, \"seed\": %lu, "
+        "\"plan\": \"%s\"}\n",
         format_now(FMTcheckpoint), state->step, state->tokens, state->samples,
-        state->skipped, state->seed, state->plan ? state->plan : "");
+        state->skipped, state->began, state->seed,
+        state->plan ? state->plan : "");
     return write_one(a, strf(a, "%s/%s", dir, ckptfile[STATE]), &out);
 }
 
@@ -205,7 +206,8 @@ const char *ckpt_state(Arena *a, const char *dir, State *state)
     } count[] = { { "step", &state->step },
                   { "tokens", &state->tokens },
                   { "samples", &state->samples },
-                  { "skipped", &state->skipped } };
+                  { "skipped", &state->skipped },
+                  { "began", &state->began } }; /* older ones lack it */
 
     if (!json_is_integer(json_object_get(j, "step")) || !plan) {
         json_decref(j);
@@ -215,7 +217,7 @@ const char *ckpt_state(Arena *a, const char *dir, State *state)
     for (int i = 0; i < countof(count) && !why; i++) {
         const json_t *v = json_object_get(j, count[i].key);
         *count[i].to = json_integer_value(v);
-        if (!is_count(v))
+        if (!is_count(v) && (v || count[i].to != &state->began))
             why = strf(a, "its state.json has no valid number of %s",
                        count[i].key);
     }

@@ -109,6 +109,7 @@ typedef struct Exec {
     int poison;       /* see poison.c */
     int64_t at;       /* step that was launched last; -1: none */
     Limits limits;    /* limits of every step */
+    int64_t began;    /* step at which the optimizer's states were 0 */
     const Feed *feed; /* source of the current run; the scalar `micro`: */
     void (*micro)(struct Exec *x, const Rank *r, int64_t micro);
     Progress progress;

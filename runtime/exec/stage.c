@@ -114,6 +114,7 @@ double step_value(const Exec *exec, const StepValues *values, StepValue v)
     case STEPhold: return exec->hold;
     case STEPskip_loss: return exec->limits.loss;
     case STEPskip_gnorm: return exec->limits.gnorm;
+    case STEPoptimizer_step: return (double)(values->step - exec->began);
     case STEPmicro:
     case NSTEPVALUE: break;
     }

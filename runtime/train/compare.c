@@ -88,7 +88,7 @@ static Course run_course(Comm *comm, Plan *p, int64_t steps)
     train.log = log_open(train.mem, p, train.x, NULL);
     start_values(&train, resumes(p));
     for (int64_t i = 0; i < steps; i++) {
-        StepValues b = step_block(p->opts, train.state.step + i);
+        StepValues b = step_block(train.x, train.state.step + i);
         Feed f = { 0 };
         if (train.train)
             f = data_feed(train.train,

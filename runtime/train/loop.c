@@ -78,7 +78,7 @@ static void validate_on(Train *train, const ValidSet *set)
             return;
         }
         Feed f = data_feed(set->data, k * data_perstep(set->data));
-        StepValues b = step_block(train->plan->opts, train->state.step);
+        StepValues b = step_block(train->x, train->state.step);
         exec_run(train->x, PGeval, &b, &f);
         check_indices(train);
         for (int i = 0; i < r->nout; i++)
@@ -281,7 +281,7 @@ static void one_step(Train *train)
     int64_t step = train->state.step;
     PendingStep s = { .step = step,
                       .program = program_of_step(train->plan, step + 1),
-                      .b = step_block(train->plan->opts, step),
+                      .b = step_block(train->x, step),
                       .first = train->state.samples };
     int traced = step + 1 == opts_int(train->plan->opts, "train.trace");
     int late = train->late && !train->bad && !traced;

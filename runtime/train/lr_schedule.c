@@ -112,12 +112,11 @@ int64_t ramp(const Opts *opts, int i, int64_t *until)
     return i < n ? first + i * more : 0;
 }
 
-StepValues step_block(const Opts *opts, int64_t step)
+StepValues step_block(const Exec *exec, int64_t step)
 {
-    double betas[2];
+    double betas[2], t = (double)(step - exec->began + 1);
 
-    opts_pair(opts, "train.betas", betas);
-    return (StepValues){ rate(opts, step),
-                         1 - pow(betas[0], (double)(step + 1)),
-                         1 - pow(betas[1], (double)(step + 1)), step };
+    opts_pair(exec->plan->opts, "train.betas", betas);
+    return (StepValues){ rate(exec->plan->opts, step), 1 - pow(betas[0], t),
+                         1 - pow(betas[1], t), step };
 }

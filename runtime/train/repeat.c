@@ -155,7 +155,7 @@ static int repeat_step(Exec *exec, Data *data, Log *log, State *state,
     int64_t n = data ? data_perstep(data) : 0;
     int64_t first =
         recorded->samples >= n ? recorded->samples - n : state->samples;
-    StepValues b = step_block(exec->plan->opts, state->step);
+    StepValues b = step_block(exec, state->step);
     Feed f = data ? data_feed(data, first) : (Feed){ 0 };
 
     exec_exact(exec, PGstep, &b, data ? &f : NULL);

@@ -118,7 +118,7 @@ static _Noreturn void run_again(Train *train, int64_t step)
     for (int64_t k = step; k < step + 2; k++) {
         PendingStep s = { .step = k,
                           .program = program_of_step(train->plan, k + 1),
-                          .b = step_block(train->plan->opts, k),
+                          .b = step_block(train->x, k),
                           .first = train->state.samples +
                                    (k - train->state.step) * n };
         run_sent(train, s.program, &s, 0);

@@ -9,7 +9,7 @@
 /* ---- lr_schedule.c: learning rate, batch --------------------------------- */
 
 double rate(const Opts *opts, int64_t step); /* step: counted from 0 */
-StepValues step_block(const Opts *opts, int64_t step);
+StepValues step_block(const Exec *exec, int64_t step);
 /* Returns smaller batch i of train.ramp and *until, the sample before which its
  * steps begin; 0: there are only i. Calls err() if the key is malformed. */
 int64_t ramp(const Opts *opts, int i, int64_t *until);
