@@ -108,6 +108,8 @@ typedef struct UpdateRule {
     double decay;          /* weight decay */
 } UpdateRule;
 
+/* The i-th result of an optimizer's body: new states, then the parameter. */
+const Node *optimizer_result(const Node *optimizer, int i);
 /* Is n an optimizer for that parameter, by pattern and axes? */
 int optimizer_fits(const Node *n, const Param *param);
 int is_frozen(const Graph *g, const char *path); /* by train.freeze */

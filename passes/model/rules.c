@@ -3,14 +3,22 @@
 #include "../../ir/settings/keys.h"
 #include "model.h"
 
-static const Node *parameter_of(const Node *optimizer)
+const Node *optimizer_result(const Node *optimizer, int i)
 {
     const Graph *body = optimizer->body;
-    size_t i = 0;
+    size_t k = 0;
 
-    while (body->node[i]->op != Oarg || body->node[i]->at.arg.index)
-        i++;
-    return body->node[i];
+    while (body->node[k]->op != Oresult || i-- > 0)
+        k++;
+    return body->node[k]->in[0];
+}
+
+/* The parameter's new value. */
+static const Node *new_parameter(const Node *optimizer)
+{
+    const Graph *body = optimizer->body;
+
+    return body->node[vec_len(body->node) - 1]->in[0];
 }
 
 /* Has the tensor the axes that the parameter is declared with? The fold pads
@@ -31,7 +39,7 @@ int optimizer_fits(const Node *n, const Param *param)
     if (n->op != Ooptimizer ||
         !pattern_match(n->at.optimizer.params, param->path))
         return 0;
-    const Node *p = parameter_of(n);
+    const Node *p = new_parameter(n);
     return !p->nd || has_declared_dims(p, param);
 }
 
@@ -47,7 +55,7 @@ int is_frozen_rule(const UpdateRule *rule)
 
 int is_elementwise_rule(const UpdateRule *rule)
 {
-    return is_frozen_rule(rule) || !parameter_of(rule->optimizer)->nd;
+    return is_frozen_rule(rule) || !new_parameter(rule->optimizer)->nd;
 }
 
 static int decays(const Opts *opts, const Param *param)

@@ -156,9 +156,23 @@ static void set_start(Param *param, const Bucket *bucket)
     param->nd = bucket_dims(bucket, param->dim);
 }
 
-/* A value of the optimizer beside a bucket's parameters. */
+/* The i-th state of an optimizer that is not elementwise may lack axes of its
+ * parameter. */
+static void set_state_dims(const UpdateRule *rule, int i, Param *state)
+{
+    const Node *like = optimizer_result(rule->optimizer, i);
+    int nd = 0;
+
+    for (int d = 0; d < state->nd; d++)
+        if (has_dim(like, unpadded(state->dim[d].a)))
+            state->dim[nd++] = state->dim[d];
+    state->nd = nd;
+}
+
+/* A value of the optimizer beside a bucket's parameters; of moments the
+ * number. */
 static Node *companion(TrainStep *step, const Bucket *bucket, TensorKind kind,
-                       const char *state, Dtype dt)
+                       const char *state, Dtype dt, int number)
 {
     Graph *g = step->g;
     Param *q = alloc(g->arena, sizeof *q);
@@ -170,6 +184,8 @@ static Node *companion(TrainStep *step, const Bucket *bucket, TensorKind kind,
     q->path = intern(strf(g->arena, "%s%s%s", tensor_kinds[kind].prefix, state,
                           bucket->name));
     set_start(q, bucket);
+    if (kind == TKmoment && !is_elementwise_rule(&bucket->rule))
+        set_state_dims(&bucket->rule, number, q);
     vec_push(g->arena, g->param, q);
     n->at.state.path = q->path;
     n->scope = g_scope(g, text_scope(q->path));
@@ -217,9 +233,10 @@ static BucketUpdate open_update(TrainStep *step, const Bucket *bucket)
 
     while (s && (word = next_word(&s, " "))) {
         int n = (int)strcspn(word, ":");
-        u.state[u.nstate++] = companion(step, bucket, TKmoment,
-                                        strf(step->g->arena, "%.*s.", n, word),
-                                        low && !word[n] ? Dbf16 : Df32);
+        u.state[u.nstate] = companion(step, bucket, TKmoment,
+                                      strf(step->g->arena, "%.*s.", n, word),
+                                      low && !word[n] ? Dbf16 : Df32, u.nstate);
+        u.nstate++;
     }
     return u;
 }
@@ -246,6 +263,41 @@ static Node *copied(TrainStep *step, const Node *n, Node *const *to)
     return g_folded(g, c);
 }
 
+/* Which elements of the bucket, or experts of its one parameter, are no padding
+ * (Axis.parts); null: all. Padding has no gradient, which an optimizer may
+ * divide by. */
+static Node *of_experts(TrainStep *step, const Bucket *bucket)
+{
+    Graph *g = step->g;
+    Node *in[MAXIN];
+    size_t from = vec_len(g->node);
+    int pads = 0;
+
+    for (size_t k = 0; k < vec_len(bucket->param); k++) {
+        const Param *p = bucket->param[k];
+        Node *x = post_num(step, 1);
+        x->nd = bucket->flat ? p->nd : 0;
+        memcpy(x->dim, p->dim, sizeof x->dim);
+        for (int d = 0; d < p->nd; d++) {
+            Axis *a = p->dim[d].a;
+            if (!a->parts)
+                continue;
+            Node *expert = g_from_padded(g, a, g_iota(g, a, x));
+            Node *is = post_op2(step, Oge, expert, post_num(step, 0));
+            x = g_ew(g, Owhere, step->l, is, x, post_num(step, 0));
+            pads = 1;
+        }
+        in[k] = x;
+    }
+    if (!pads)
+        return NULL;
+    Node *all =
+        post_op2(step, Ogt, packed(step, bucket, in), post_num(step, 0));
+    for (; from < vec_len(g->node); from++)
+        in_post(g->node[from]);
+    return all;
+}
+
 /* The new value of w by the gradient of its bucket; the states are written. */
 static Node *updated(TrainStep *step, const Bucket *bucket,
                      BucketUpdate *update, Node *w)
@@ -253,6 +305,7 @@ static Node *updated(TrainStep *step, const Bucket *bucket,
     const UpdateRule *rule = &bucket->rule;
     Graph *body = rule->optimizer->body;
     Node **to = alloc(step->g->arena, (vec_len(body->node) + 1) * sizeof *to);
+    Node *real = of_experts(step, bucket), *old;
     int k = 0;
 
     update->arg[UPDATEparam] = w;
@@ -273,12 +326,16 @@ static Node *updated(TrainStep *step, const Bucket *bucket,
     g_renumber(body);
     for (size_t i = 0; i < vec_len(body->node); i++) {
         const Node *n = body->node[i];
-        if (n->op == Oresult)
-            w = to[n->in[0]->id];
-        else
+        if (n->op != Oresult) {
             to[i] = n->op == Oarg ? update->arg[n->at.arg.index]
                                   : copied(step, n, to);
-        if (n->op == Oresult && k < update->nstate)
+            continue;
+        }
+        w = to[n->in[0]->id];
+        old = update->arg[k < update->nstate ? UPDATEstates + k : UPDATEparam];
+        if (real)
+            w = in_post(g_ew(step->g, Owhere, step->l, real, w, old));
+        if (k < update->nstate)
             write_moment(step, update->state[k++], w);
     }
     return w;
@@ -332,7 +389,7 @@ static void optimize_halves(TrainStep *step, const Bucket *bucket)
 {
     BucketUpdate update = open_update(step, bucket);
     Node *p = bucket->node[0],
-         *left = companion(step, bucket, TKremainder, "", Di16);
+         *left = companion(step, bucket, TKremainder, "", Di16, 0);
     Node *w = post_op2(step, Ojoin_bf16, high(step, p), high(step, left));
     Node *w1 = updated(step, bucket, &update, w);
 
@@ -348,7 +405,7 @@ static void optimize_bucket(TrainStep *step, const Bucket *bucket)
                 : bucket->flat && low ? NULL
                                       : packed(step, bucket, bucket->node);
     Node *w =
-        low ? companion(step, bucket, TKmaster, "", Df32) : high(step, old);
+        low ? companion(step, bucket, TKmaster, "", Df32, 0) : high(step, old);
     Node *w1 = updated(step, bucket, &update, w);
 
     if (low)

@@ -168,7 +168,8 @@ static void read_values(Exec *x, Trained *w, unsigned kinds, int grad)
     const Tensor **t = fold_tensors(x->plan, kinds);
 
     for (size_t i = 0; i < vec_len(t); i++) {
-        if (grad && strncmp(t[i]->name, "optim.m.", 8))
+        if (grad && strncmp(t[i]->name, "optim.m.", 8) &&
+            strncmp(t[i]->name, "optim.row.", 10))
             continue;
         Found v = { t[i], t[i]->name, grad, 0, NULL };
         v.v = fold_read(x, v.name, &v.n);

@@ -168,6 +168,11 @@ static const Fold some[] = {
     /* optimizers */
     { "tests/models/updates.lua",        1, 1, 2, 1, 1, "train.optimizer=muon" },
     { "tests/models/updates.lua",        2, 1, 2, 1, 1, "fold.zero=3" },
+    { "tests/models/folds.lua",          2, 1, 2, 4, 1, "train.optimizer=adafactor axes.expert=6" },
+    { "tests/models/folds.lua",          1, 2, 2, 2, 1, "train.optimizer=adafactor fold.zero=3" },
+    { "tests/models/tied.lua",           1, 1, 2, 2, 1, PP2 " train.optimizer=adafactor fold.zero=2" },
+    { "tests/models/divided.lua",        1, 1, 4, 4, 1, "axes.expert=6 route.policy=padded route.factor=3" },
+    { "tests/models/divided.lua",        1, 1, 4, 2, 1, "axes.expert=5 route.policy=padded route.factor=3 fold.zero=3" },
     { "tests/models/folds.lua",          2, 1, 2, 4, 1, "train.optimizer=lion" },
     { "tests/models/folds.lua",          2, 1, 2, 4, 1, "train.optimizer=muon" },
     { "tests/models/folds.lua",          1, 2, 2, 2, 1, "train.optimizer=muon fold.zero=3" },
