@@ -38,6 +38,7 @@ typedef struct HfEntry {
 typedef struct Optimizer {
     const char *name;
     const char **state; /* vec */
+    const char **kind;  /* vec: of each state, "fp32 of rows" */
     const char *states; /* "m z:fp32" */
     const char *params; /* a pattern; null: those of train.optimizer */
     const char *others; /* it takes matrices, that optimizer the others; null:
@@ -77,6 +78,7 @@ typedef struct Front {
     int ngiven;           /* read these instead of files */
     HfEntry *hf;          /* vec */
     Optimizer *optimizer; /* vec */
+    Table *lookups;       /* parameters that an index looks up, by path */
     size_t heap;          /* bytes Lua holds */
     int64_t hooks;        /* of HOOKSTEP instructions each */
     const Loc *full;      /* where memory ran out */
@@ -242,6 +244,9 @@ extern const char prelude_lua[];
 /* ---- report.c ------------------------------------------------------------ */
 
 void report_model(FILE *out, const Graph *g);
+/* "optimizer muon; adamw: embed norm.weight": those that train.optimizer does
+ * not update. Nothing: it updates all. */
+void report_optimizers(FILE *out, const Graph *g);
 void report_json(FILE *out, const Graph *g); /* the numbers of --json */
 /* ---- commands.c new.c ---------------------------------------------------- */
 

@@ -165,6 +165,10 @@ static Plan *make_plan(Args *args, FILE *out)
     }
     if (args->runs && !opts_given(t.g->opts, "train.expert_metrics"))
         opts_set(t.g->opts, "train.expert_metrics", "1", NULL);
+    if (args->runs && !args->again) {
+        report_optimizers(stdout, t.g);
+        fflush(stdout);
+    }
     Plan *p = compile(t.g, target_of(t.g->opts), &o);
     if (args->dot && !dot.len)
         err(NULL,

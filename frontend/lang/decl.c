@@ -327,7 +327,8 @@ static void need_state(Front *front, const Node *s, const Node *v)
 {
     if (s->op != Ostate) {
         note(s->loc, "argument 1 was made here");
-        err(front->loc, "update: argument 1 must be a state(...)");
+        err(front->loc, "update: argument 1 must be a state(...)%s",
+            s->op == Oparam ? "; an optimizer(...) updates parameters" : "");
     }
     for (int i = 0; i < v->nd; i++) {
         Dim d = v->dim[i];

@@ -57,11 +57,13 @@ function state(path, axes, init) end
 function update(s, value) end
 ---An optimizer of the parameters that match options.params, or of all others where train.optimizer names it. f makes
 ---the new parameter and a table of the new states of p, its gradient g after clipping, the states s, 0 at first (all
----fp32, of p's axes), and the step's numbers h: tensors lr, decay (lr times weight decay), step (from 0), correction1 and
----correction2 (1 - beta^(step + 1)); numbers beta1, beta2, eps, momentum. options.state: names of the states, each "fp32" or
----"moments" (as precision.moments says). options.others: f takes matrices only (two axes beside experts and heads, no
----vocabulary, named h.rows and h.cols) and that optimizer the other parameters. An elementwise f runs on
----ZeRO's shards; another has its states whole on every rank that has the parameter.
+---fp32, of p's axes), and the step's numbers h: tensors lr, decay (lr times weight decay), step (since the states were
+---0), correction1 and correction2 (1 - beta^(step + 1)); numbers beta1, beta2, eps, momentum; h.rows and h.cols: names of
+---the last two axes of p beside experts and heads (of a vector h.cols alone, of a scalar none). options.state: names of
+---the states, each "fp32" or "moments" (as precision.moments says), with " of rows" or " of cols" behind it for a state
+---without the columns, or rows, of a matrix. options.others: f takes matrices only (no tables of a vocabulary or of
+---positions, none that an index looks up) and that optimizer the other parameters. An elementwise f runs on ZeRO's
+---shards; another has its states whole on every rank that has the parameter.
 ---
 ---    optimizer("signs", function(p, g, s, h) return p - h.lr * sign(g), {} end)
 ---@param name string @param f fun(p: Tensor, g: Tensor, s: table<string, Tensor>, h: table): Tensor, table

@@ -34,11 +34,15 @@ static const char *text_field(lua_State *L, int at, const char *name)
 static void check_state(Front *front, const char *name, const char *kind)
 {
     static const char *const taken[] = { "p", "master", "remainder" };
+    static const char *const kinds[] = { "fp32",         "moments",
+                                         "fp32 of rows", "moments of rows",
+                                         "fp32 of cols", "moments of cols" };
 
-    if (!kind || (strcmp(kind, "fp32") != 0 && strcmp(kind, "moments") != 0))
+    if (!kind || word_index(kind, kinds, countof(kinds)) < 0)
         err(front->loc,
             "optimizer: state '%s' must be \"fp32\" or \"moments\" (as "
-            "precision.moments says)",
+            "precision.moments says), or \"fp32 of rows\" (cols): one number "
+            "a row of a matrix",
             name);
     if (name[strcspn(name, " .:")] ||
         word_index(name, taken, countof(taken)) >= 0)
@@ -60,7 +64,8 @@ static void read_states(lua_State *L, Front *front, int at, Optimizer *o)
         const char *kind = text_field(L, lua_gettop(L), o->state[i]);
         check_state(front, o->state[i], kind);
         put(&out, "%s%s%s", i ? " " : "", o->state[i],
-            strcmp(kind, "fp32") ? "" : ":fp32");
+            strncmp(kind, "fp32", 4) ? "" : ":fp32");
+        vec_push(front->g->arena, o->kind, kind);
         lua_pop(L, 1);
     }
     o->states = intern(out.s);
@@ -99,23 +104,53 @@ static const Optimizer *named(Front *front, const char *name, const char *what,
 
 /* ---- the two axes of a matrix -------------------------------------------- */
 
-/* Experts and heads have a matrix each; a vocabulary's rows are no matrix. */
-static int is_matrix(const Param *p, const Axis **of)
+/* Fills of: the last two axes beside those of experts and heads, rows and
+ * columns of a matrix. Returns how many axes there are beside those. */
+static int matrix_axes(const Param *p, const Axis **of)
 {
     int n = 0;
 
+    of[0] = of[1] = NULL;
     for (int i = 0; i < p->nd; i++)
         switch (p->dim[i].a->role) {
         case ROLEchoice:
         case ROLEheads:
         case ROLEgroup: break;
-        case ROLEvocab: return 0;
         default:
-            if (n < 2)
-                of[n] = p->dim[i].a;
+            of[0] = of[1];
+            of[1] = p->dim[i].a;
             n++;
         }
-    return n == 2;
+    return n;
+}
+
+static int is_table_axis(const Axis *a)
+{
+    return a->role == ROLEvocab || a->role == ROLEseq;
+}
+
+/* Tables that an index looks up, of a vocabulary or of positions, are none. */
+static int is_matrix(const Front *front, const Param *p)
+{
+    const Axis *of[2];
+
+    return matrix_axes(p, of) > 1 && !is_table_axis(of[0]) &&
+           !is_table_axis(of[1]) && !table_get(front->lookups, KEYP(p->path));
+}
+
+/* The parameters that an index looks up, by path. */
+static Table *lookups(const Graph *g)
+{
+    Table *t = table_new(g->arena);
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *x = g->node[i]->op == Ogather ? g->node[i]->in[0] : NULL;
+        while (x && x->op == Ocast)
+            x = x->in[0];
+        if (x && x->op == Oparam)
+            *table_at(t, KEYP(x->at.param.path)) = g->node[i];
+    }
+    return t;
 }
 
 /* ---- tracing ------------------------------------------------------------- */
@@ -143,9 +178,14 @@ static void set_number(lua_State *L, double v, const char *name)
     lua_setfield(L, -2, name);
 }
 
+static void set_text(lua_State *L, const char *s, const char *name)
+{
+    lua_pushstring(L, s);
+    lua_setfield(L, -2, name);
+}
+
 static void push_hyper(lua_State *L, Front *front, const Param *p)
 {
-    static const char *const name[] = { "rows", "cols" };
     const Opts *opts = front->g->opts;
     Graph *g = current(front);
     double betas[2];
@@ -157,16 +197,15 @@ static void push_hyper(lua_State *L, Front *front, const Param *p)
     set_node(L, argument(front, UPDATEdecay, NULL, 0), "decay");
     set_node(L, g_step_value(g, front->loc, STEPbc1), "correction1");
     set_node(L, g_step_value(g, front->loc, STEPbc2), "correction2");
-    set_node(L, cast_to(front, g_step_value(g, front->loc, STEPstep), Df32),
-             "step");
+    set_node(L, g_step_value(g, front->loc, STEPoptimizer_step), "step");
     set_number(L, betas[0], "beta1");
     set_number(L, betas[1], "beta2");
     set_number(L, opts_num(opts, "train.eps"), "eps");
     set_number(L, opts_num(opts, "train.momentum"), "momentum");
-    for (int i = 0; is_matrix(p, a) && i < 2; i++) {
-        lua_pushstring(L, a[i]->name);
-        lua_setfield(L, -2, name[i]);
-    }
+    if (matrix_axes(p, a) > 1)
+        set_text(L, a[0]->name, "rows");
+    if (a[1])
+        set_text(L, a[1]->name, "cols");
 }
 
 /* The tensor on top, which leaves the stack, as a result of the body; like: of
@@ -181,16 +220,17 @@ static void add_result(lua_State *L, Front *front, const Optimizer *o,
             o->name, name, kind_of(L, -1));
     Node *n = cast_to(front, use(front, v), Df32);
     if (!same_dims(n, like))
-        err(o->loc, "optimizer '%s': the new %s is %s, p is %s", o->name, name,
-            dims_text(front, n), dims_text(front, like));
+        err(o->loc, "optimizer '%s': the new %s is %s, %s is %s", o->name, name,
+            dims_text(front, n), name, dims_text(front, like));
     Node *r = make(front, Oresult, 1, &n);
     r->at.result.name = name;
     infer(current(front), r);
     lua_pop(L, 1);
 }
 
+/* like: the arguments p and, behind it, the states. */
 static void add_results(lua_State *L, Front *front, const Optimizer *o,
-                        const Node *like)
+                        Node *const *like)
 {
     int n = -1;
 
@@ -203,19 +243,28 @@ static void add_results(lua_State *L, Front *front, const Optimizer *o,
             o->name, o->states);
     for (size_t i = 0; i < vec_len(o->state); i++) {
         lua_getfield(L, -1, o->state[i]);
-        add_result(L, front, o, like, o->state[i]);
+        add_result(L, front, o, like[1 + i], o->state[i]);
     }
     lua_pop(L, 1);
-    add_result(L, front, o, like, intern("p"));
+    add_result(L, front, o, like[0], intern("p"));
 }
 
-static void push_states(lua_State *L, Front *front, const Optimizer *o,
-                        const Param *p)
+/* State i has the axes of p; of rows it lacks the columns of a matrix, of
+ * columns its rows. */
+static Node *state_argument(Front *front, const Optimizer *o, int i,
+                            const Param *p)
 {
-    lua_newtable(L);
-    for (int i = 0; i < (int)vec_len(o->state); i++)
-        set_node(L, argument(front, UPDATEstates + i, p->dim, p->nd),
-                 o->state[i]);
+    const char *of = strstr(o->kind[i], " of ");
+    const Axis *a[2], *lacks = NULL;
+    Dim dim[MAXD];
+    int nd = 0;
+
+    if (matrix_axes(p, a) > 1 && of)
+        lacks = a[strcmp(of, " of cols") != 0];
+    for (int d = 0; d < p->nd; d++)
+        if (p->dim[d].a != lacks)
+            dim[nd++] = p->dim[d];
+    return argument(front, UPDATEstates + i, dim, nd);
 }
 
 /* Has it only elementwise operations on its arguments? */
@@ -252,11 +301,17 @@ static Graph *body_for(Front *front, const Optimizer *o, const Param *p)
     lua_State *L = front->L;
     Body *b = open_body(front);
 
+    Node *like[1 + MOSTSTATES];
+
     lua_rawgeti(L, LUA_REGISTRYINDEX, o->f);
-    Node *like = argument(front, UPDATEparam, p->dim, p->nd);
-    push_node(L, like);
+    like[0] = argument(front, UPDATEparam, p->dim, p->nd);
+    push_node(L, like[0]);
     push_node(L, argument(front, UPDATEgrad, p->dim, p->nd));
-    push_states(L, front, o, p);
+    lua_newtable(L);
+    for (int i = 0; i < (int)vec_len(o->state); i++) {
+        like[1 + i] = state_argument(front, o, i, p);
+        set_node(L, like[1 + i], o->state[i]);
+    }
     push_hyper(L, front, p);
     lua_call(L, 4, 2);
     add_results(L, front, o, like);
@@ -290,7 +345,6 @@ static void add_nodes(Front *front, const Optimizer *o, const char *params)
 {
     Graph *g = front->g;
     size_t first, i;
-    const Axis *a[2];
 
     if (o->others)
         add_nodes(front, named(front, o->others, o->name, o->loc), params);
@@ -298,7 +352,7 @@ static void add_nodes(Front *front, const Optimizer *o, const char *params)
     for (size_t k = 0; k < vec_len(g->param); k++) {
         const Param *p = g->param[k];
         if (p->kind != TKparam || !pattern_match(params, p->path) ||
-            (o->others && !is_matrix(p, a)))
+            (o->others && !is_matrix(front, p)))
             continue;
         for (i = first; i < vec_len(g->node); i++)
             if (optimizer_fits(g->node[i], p))
@@ -317,6 +371,7 @@ int optimizers_finish(lua_State *L)
     const Loc *loc = opts_loc(opts, "train.optimizer");
 
     front->scope = front->g->top;
+    front->lookups = lookups(front->g);
     add_nodes(
         front,
         named(front, opts_str(opts, "train.optimizer"), "train.optimizer", loc),

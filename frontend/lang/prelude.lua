@@ -396,3 +396,23 @@ optimizer("muon", function(p, g, s, h)
   local long = math.max(size(p, h.rows), size(p, h.cols))
   return p * (1 - h.decay) - h.lr * (0.2 * math.sqrt(long)) * d, { m=m }
 end, { state={ m="moments" }, others="adamw" })
+
+-- Shazeer and Stern 2018 as transformers' Adafactor with scale_parameter: the second moment is
+-- the product of a number a row and a number a column; the updates of a matrix have a root mean
+-- square of at most 1, times that of the matrix
+optimizer("adafactor", function(p, g, s, h)
+  local keep, square = 1 - exp(-0.8 * log(h.step + 1)), g * g + 1e-30
+  local axes = (h.rows or "") .. " " .. (h.cols or "")
+  local d, row, col
+  if h.rows then
+    row = s.row * keep + mean(square, h.cols) * (1 - keep)
+    col = s.col * keep + mean(square, h.rows) * (1 - keep)
+    d = g * rsqrt(row / mean(row, h.rows)) * rsqrt(col)
+  else
+    row, col = s.row * keep + square * (1 - keep), s.col
+    d = g * rsqrt(row)
+  end
+  local size = maximum(sqrt(mean(p * p, axes)), 1e-3)
+  d = d / maximum(sqrt(mean(d * d, axes)), 1)
+  return p * (1 - h.decay * size) - h.lr * size * d, { row=row, col=col }
+end, { state={ row="fp32 of rows", col="fp32 of cols" } })

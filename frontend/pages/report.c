@@ -157,6 +157,33 @@ void report_model(FILE *out, const Graph *g)
     fprintf(out, "FLOPs per token  %22s\n", commas((int64_t)(flops + 0.5)));
 }
 
+void report_optimizers(FILE *out, const Graph *g)
+{
+    const Node **all = optimizers_of(g);
+    const char *most = opts_str(g->opts, "train.optimizer"), *last = NULL;
+    ParamRow *rows = NULL;
+
+    for (size_t i = 0; i < vec_len(g->param); i++)
+        if (g->param[i]->kind == TKparam)
+            add_row(&rows, g->param[i]);
+    for (size_t i = 0; i < vec_len(rows); i++) {
+        const UpdateRule rule = update_rule(g, all, rows[i].p);
+        if (is_frozen_rule(&rule))
+            continue;
+        const char *name = rule.optimizer->at.optimizer.name;
+        if (!strcmp(name, most))
+            continue;
+        if (!last)
+            fprintf(out, "optimizer %s", most);
+        if (name != last)
+            fprintf(out, "; %s:", name);
+        fprintf(out, " %s", row_name(&rows[i]));
+        last = name;
+    }
+    if (last)
+        fputc('\n', out);
+}
+
 void report_json(FILE *out, const Graph *g)
 {
     ParamRow *rows = NULL;

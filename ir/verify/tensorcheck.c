@@ -357,12 +357,18 @@ static const char *members_wrong(const PlanCheck *check)
 
 /* ---- what belongs together ----------------------------------------------- */
 
-static int same_axes(const Tensor *x, const Tensor *y)
+/* The axes of kept are those of tensor, in order; a moment that lies by itself
+ * may lack some. */
+static int same_axes(const Tensor *tensor, const Tensor *kept)
 {
-    for (int d = 0; d < x->nd && x->nd == y->nd; d++)
-        if (!same_pieces(&x->dim[d], &y->dim[d]))
+    int lacks = tensor_is(kept, MOMENTS) && !kept->run, k = 0;
+
+    for (int d = 0; d < tensor->nd; d++)
+        if (k < kept->nd && same_pieces(&tensor->dim[d], &kept->dim[k]))
+            k++;
+        else if (!lacks)
             return 0;
-    return x->nd == y->nd;
+    return k == kept->nd;
 }
 
 static int same_place(const Tensor *x, const Tensor *y)

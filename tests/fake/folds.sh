@@ -162,6 +162,11 @@ cases() {
 - 1 fp8 apart precision.place=all precision.primary=all precision.wgrad=all axes.hidden=128 axes.heads=1 axes.dim=128 axes.ffn=128 axes.seq=80 train.batch=2
 - 2 fp8 apart fold.pp=2 train.offload=activations,moments,masters precision.place=all precision.primary=all axes.hidden=16 axes.ffn=16
 - 2 fp8 apart fold.dp=2 fold.zero=1 train.offload=moments,masters train.update=host precision.place=all precision.primary=all axes.hidden=144 axes.ffn=16
++ 2 fp64 apart fold.ep=2 train.optimizer=muon train.batch=2
+- 2 bf16 apart fold.ep=2 fold.zero=3 train.optimizer=muon
+- 2 fp64 apart fold.dp=2 fold.zero=2 train.optimizer=lion train.batch=2
+- 1 bf16 apart train.optimizer=lion precision.moments=stochastic
+- 2 fp64 apart fold.ep=2 train.optimizer=adafactor train.batch=2
 - 1 fp64 balance
 - 1 fp64 dropout
 - 1 fp64 expert_choice

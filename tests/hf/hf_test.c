@@ -34,7 +34,7 @@ static const char *const cases[] = {
 };
 
 static const char adamw[] = "adamw";
-static const char *const optimizers[] = { adamw, "muon" };
+static const char *const optimizers[] = { adamw, "muon", "adafactor" };
 
 typedef struct Run {
     const char *name;

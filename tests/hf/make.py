@@ -7,7 +7,7 @@ For each case below, a tiny model with random weights, beside this file:
   <case>.safetensors      its weights, float32, under Hugging Face's names
   <case>.ref.safetensors  float64: `loss` (ten training losses), `grad.<name>`
                           (the gradient of every tensor at the first step);
-                          olmoe: `loss.muon`, ten losses with that optimizer
+                          olmoe: `loss.muon`, `loss.adafactor`, ten losses with those optimizers
   <case>.json             the configuration, and what the numbers were made with
   tokens.npy              what all cases train on, the same batch each step
 
@@ -31,6 +31,7 @@ import torch.optim._muon
 import transformers
 from safetensors.torch import load_file, save_file
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.optimization import Adafactor
 from transformers.models.deepseek_v2 import modeling_deepseek_v2
 from transformers.models.deepseek_v3 import modeling_deepseek_v3
 from transformers.models.llama import modeling_llama
@@ -42,6 +43,7 @@ from transformers.models.qwen3_moe import modeling_qwen3_moe
 HERE = pathlib.Path(__file__).parent
 BATCH, SEQ, VOCAB, STEPS = 2, 32, 256, 10
 MUON = dict(lr=1e-3, momentum=0.95, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+ADAFACTOR = dict(lr=1e-3, scale_parameter=True, relative_step=False, weight_decay=0.1)
 ADAMW = dict(lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
 IGNORED = 7             # in cases with `ignore`: a label that takes no part
 COMMON = dict(vocab_size=VOCAB, hidden_size=64, num_attention_heads=4,
@@ -84,7 +86,7 @@ CASES = {
             moe_intermediate_size=24, norm_topk_prob=True, rms_norm_eps=1e-6,
             rope_parameters=dict(rope_type="default", rope_theta=1e6))),
     "olmoe": dict(
-        names="state", muon=True, config=transformers.OlmoeConfig(
+        names="state", optimizers=("muon", "adafactor"), config=transformers.OlmoeConfig(
             **{**COMMON, "num_key_value_heads": 4}, num_hidden_layers=2,
             intermediate_size=24, num_experts=8, norm_topk_prob=False,
             rms_norm_eps=1e-5, pad_token_id=None,
@@ -230,34 +232,42 @@ def named(model, tensors, names):
             or k.replace(".block_sparse_moe", "") in tensors}
 
 
-class WholeMuon(torch.optim.Optimizer):
-    """torch.optim.Muon, its bfloat16 being float64, on OLMoE's matrices, one a head and
-    an expert; AdamW on embedding, head, router and norms."""
+def pieces(name, v, heads):
+    """The parts of a parameter of OLMoE that have matrices or vectors of their own: of each
+    head, of each expert."""
+    if "experts" in name:
+        return [x for e in v for x in e.chunk(2 if "gate_up" in name else 1)]
+    if ".gate.weight" in name:
+        return list(v)
+    if "_proj" in name or "q_norm" in name or "k_norm" in name:
+        return v.chunk(heads, 1 if "o_proj" in name else 0)
+    return [v]
 
-    def __init__(self, named_parameters, heads):
+
+class InPieces(torch.optim.Optimizer):
+    """An optimizer on pieces. muon: torch.optim.Muon, its bfloat16 being float64, with AdamW
+    on embedding, head, router and norms; adafactor: transformers' on all."""
+
+    def __init__(self, named_parameters, heads, kind):
         named = [(k, p) for k, p in named_parameters]
         super().__init__([p for _, p in named], {})
         self.cut, rest = [], []
         for name, p in named:
-            if "norm" in name or "embed" in name or "lm_head" in name or ".gate.weight" in name:
+            v = pieces(name, p.data, heads)
+            if kind == "muon" and (v[0].dim() < 2 or "embed" in name or "lm_head" in name):
                 rest.append(p)
-                continue
-            v = p.data
-            if "experts" in name:
-                half = 2 if "gate_up" in name else 1
-                v = [x for e in v for x in e.chunk(half)]
             else:
-                v = v.chunk(heads, 1 if "o_proj" in name else 0)
-            self.cut.append((p, v, [torch.nn.Parameter(x.clone()) for x in v]))
-        self.muon = torch.optim.Muon([x for c in self.cut for x in c[2]], **MUON)
-        self.adamw = torch.optim.AdamW(rest, **ADAMW)
+                self.cut.append((p, v, [torch.nn.Parameter(x.clone()) for x in v]))
+        own = [x for c in self.cut for x in c[2]]
+        self.by = [torch.optim.Muon(own, **MUON), torch.optim.AdamW(rest, **ADAMW)] \
+            if kind == "muon" else [Adafactor(own, **ADAFACTOR)]
 
     def step(self):
-        self.adamw.step()
         for p, views, own in self.cut:
             for v, x in zip(views, own):
                 x.grad = torch.as_strided(p.grad, v.shape, v.stride(), v.storage_offset())
-        self.muon.step()
+        for by in self.by:
+            by.step()
         for _, views, own in self.cut:
             for v, x in zip(views, own):
                 v.copy_(x.data)
@@ -269,9 +279,9 @@ def batch(ignore):
     return tokens, labels.masked_fill(labels == IGNORED, -100) if ignore else labels
 
 
-def run(case, seed, noise=0.0, muon=False):
+def run(case, seed, noise=0.0, by=None):
     """Ten steps: the model, its first weights and gradients, the losses, and the
-    experts chosen. noise: relative change of the weights. muon: by WholeMuon."""
+    experts chosen. noise: relative change of the weights. by: an optimizer InPieces."""
     model = make_model(case, seed)
     weights = {k: v.detach().clone() for k, v in model.state_dict().items()}
     params = dict(model.named_parameters())
@@ -284,7 +294,7 @@ def run(case, seed, noise=0.0, muon=False):
             m.register_forward_hook(
                 lambda m, a, out: chosen.append(out[2].sort().values))
     tokens, labels = batch(case.get("ignore"))
-    opt = WholeMuon(params.items(), case["config"].num_attention_heads) if muon else \
+    opt = InPieces(params.items(), case["config"].num_attention_heads, by) if by else \
         torch.optim.AdamW(params.values(), **ADAMW)
     losses, grads = [], {}
     with no_float32():
@@ -308,8 +318,8 @@ def write(name, case, seed):
     save_file({k: v.to(torch.float32).contiguous() for k, v in w.items()},
               HERE / f"{name}.safetensors", {"format": "pt"})
     others = {}
-    if case.get("muon"):
-        others["loss.muon"] = torch.tensor(run(case, seed, muon=True)[3], dtype=torch.float64)
+    for by in case.get("optimizers", ()):
+        others["loss." + by] = torch.tensor(run(case, seed, by=by)[3], dtype=torch.float64)
     save_file({"loss": torch.tensor(losses, dtype=torch.float64), **others,
                **{"grad." + k: v.contiguous() for k, v in g.items()}},
               HERE / f"{name}.ref.safetensors")

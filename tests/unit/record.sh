@@ -120,17 +120,26 @@ result "a rate, and what is compiled in" $?
 run runs/lr resume=1 train.steps=7 && grep -q '"step": 7.*"lr": 0.001,' runs/lr/metrics.jsonl
 result "and it stays so" $?
 cp -r runs/first runs/lion && run runs/lion resume=1 train.steps=6 train.optimizer=lion train.lr=0 &&
-    grep -q "^train.optimizer adamw -> lion$" said && grep -q "another optimizer or train.freeze: weights are kept, [1-9][0-9]* states dropped$" said &&
+    grep -q "^train.optimizer adamw -> lion$" said && grep -q "another optimizer or train.freeze: weights are kept, [1-9][0-9]* states dropped: v$" said &&
     cmp -s runs/first/ckpt/step-00000004/model.safetensors runs/lion/ckpt/step-00000006/model.safetensors
 result "another optimizer keeps the weights and says what it drops" $?
-run runs/lion resume=1 train.steps=8 train.optimizer=adamw train.lr=0 && grep -q " 0 states dropped; from 0 begins optim.v." said
+run runs/lion resume=1 train.steps=8 train.optimizer=adamw train.lr=0 && grep -q " 0 states dropped; without optim.v.[a-z.0-9]* all states begin at 0" said
 result "an optimizer without its states begins anew" $?
 cp -r runs/first runs/frozen && run runs/frozen resume=1 train.steps=6 train.freeze=w1,embed &&
-    grep -q "^train.freeze (not set) -> w1,embed$" said && grep -q "weights are kept, [1-9][0-9]* states dropped$" said &&
+    grep -q "^train.freeze (not set) -> w1,embed$" said && grep -q "weights are kept, [1-9][0-9]* states dropped: m v$" said &&
     ! "$PLEAT" ckpt diff runs/first runs/frozen >diff && grep -q "^w2 " diff && ! grep -q "^w1 \|^embed " diff
 result "frozen parameters keep their bits, their moments are dropped" $?
-run runs/frozen resume=1 train.steps=8 train.freeze= && grep -q "from 0 begins optim.v." said
-result "parameters that are no longer frozen begin with empty moments" $?
+run runs/frozen resume=1 train.steps=8 train.freeze= && grep -q "without optim.m.embed all states begin at 0" said
+result "moments begin at 0 where parameters are no longer frozen" $?
+run small.lua target=host train.optimizer=muon name=runs/muon && grep -q "^optimizer muon; adamw: embed gate norm.weight head$" said
+result "says which parameters another optimizer updates" $?
+head -c 2000 text | tr -c a a >alike # a sample is as another
+run small.lua target=host data.train=alike train.optimizer=lion train.lr=0 train.steps=4 name=runs/late &&
+    run runs/late resume=1 train.optimizer=adamw train.lr=1e-2 train.steps=6 &&
+    run small.lua target=host data.train=alike train.lr=1e-2 train.steps=2 name=runs/early &&
+    cmp runs/late/ckpt/step-00000006/model.safetensors runs/early/ckpt/step-00000002/model.safetensors >said 2>&1 &&
+    cmp runs/late/ckpt/step-00000006/optim.safetensors runs/early/ckpt/step-00000002/optim.safetensors >said 2>&1
+result "and corrects its moments by the steps since then" $?
 cp -r runs/first runs/fold && run runs/fold resume=1 train.steps=8 world=2 fold.ep=2 axes.batch=4 &&
     grep -q "^world 1 -> 2$" said && grep -q "^fold.ep 1 -> 2$" said && grep -q "^axes.batch [0-9]* -> 4$" said
 result "the fold and the micro-batch" $?
