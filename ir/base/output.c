@@ -346,7 +346,7 @@ void folder_drop(OutputFolder *folder)
     folder->fd = -1;
 }
 
-/* One that no process has locked. */
+/* One that no process has locked, where the file system has locks. */
 static void sweep(const char *path)
 {
     struct stat st;
@@ -355,7 +355,7 @@ static void sweep(const char *path)
         (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)))
         return;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd >= 0 && !lock(fd, path)) {
+    if (fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB) && !lock(fd, path)) {
         if (S_ISDIR(st.st_mode)) {
             each_name(path, remove_file);
             rmdir(path);

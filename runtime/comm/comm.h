@@ -123,6 +123,12 @@ void comm_rows(Comm *comm, Pool *pool,
 /* Called by all ranks. Calls err() on all if one of them has `bad`. */
 void comm_agree(Comm *comm, int bad, const char *what);
 
+/* ---- segments.c ---------------------------------------------------------- */
+
+/* Removes shared memory in /dev/shm that is this user's, older than a minute,
+ * of Open MPI, and mapped by no process. */
+void segments_sweep(void);
+
 /* mpi.c, called by comm.c and p2p_host.c */
 void mpi_start(Comm *comm);
 void mpi_stop(void);

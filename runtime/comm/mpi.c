@@ -34,6 +34,8 @@ void mpi_start(Comm *comm)
     if (!dl_open(LIBmpi))
         err(NULL, "started by mpirun, but Open MPI's library is unusable: %s",
             dl_why(LIBmpi));
+    if (!running)
+        segments_sweep();
     if (!running && dl.MPI_Init_thread(NULL, NULL, FUNNELED, &got))
         err(NULL, "MPI does not start");
     if (!running)

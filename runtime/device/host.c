@@ -180,14 +180,6 @@ static char *keys_key(Arena *a, char *const *key, int n)
 
 /* ---- compiling ----------------------------------------------------------- */
 
-static void write_file(const char *path, const char *s, size_t n)
-{
-    int fd = file_create(path, O_TRUNC);
-
-    if (fd < 0 || file_put(fd, s, n) || close(fd))
-        err(NULL, "cannot write %s: %s", path, strerror(errno));
-}
-
 static int part_count(const Plan *p)
 {
     size_t n = 0;
@@ -201,11 +193,13 @@ static int part_count(const Plan *p)
     return parts < MAXPART ? parts : MAXPART;
 }
 
-/* Writes kernels i, i+parts, i+2*parts ..: neighbours have similar sizes. */
-static void write_part(Arena *a, const Plan *p, const char *base, int part,
-                       int parts)
+/* Writes kernels i, i+parts, i+2*parts ..: neighbours have similar sizes.
+ * Returns 0, or -1 and errno. */
+static int write_part(Arena *a, const Plan *p, const char *dir, int part,
+                      int parts)
 {
     Text out = { .arena = a };
+    int fd = file_create(strf(a, "%s/%d.c", dir, part), O_TRUNC);
 
     put_whole(&out, p->prelude);
     for (int i = part; i < p->nkernel; i += parts) {
@@ -213,10 +207,19 @@ static void write_part(Arena *a, const Plan *p, const char *base, int part,
         put_whole(&out, p->kernel[i].text);
     }
     put(&out, "\n");
-    write_file(strf(a, "%s.%d.c", base, part), out.s, out.len);
+    return fd < 0 ? -1 : file_close(fd, file_put(fd, out.s, out.len));
 }
 
-static pid_t start_part(Arena *a, const char *base, int part, int out)
+static int write_parts(Arena *a, const Plan *p, const char *dir, int parts)
+{
+    int bad = 0;
+
+    for (int i = 0; i < parts && !bad; i++)
+        bad = write_part(a, p, dir, i, parts);
+    return bad;
+}
+
+static pid_t start_part(Arena *a, const char *dir, int part, int out)
 {
     char *argv[MAXARG] = { 0 };
     int n = compiler_words(argv, 8);
@@ -225,15 +228,15 @@ static pid_t start_part(Arena *a, const char *base, int part, int out)
         argv[n++] = strf(a, "%s", flags[i]);
     argv[n++] = strf(a, "%s", level());
     argv[n++] = "-c";
-    argv[n++] = strf(a, "%s.%d.c", base, part);
+    argv[n++] = strf(a, "%s/%d.c", dir, part);
     if (poison_flag())
         argv[n++] = strf(a, "%s", poison_flag());
     argv[n++] = "-o";
-    argv[n++] = strf(a, "%s.%d.o", base, part);
+    argv[n++] = strf(a, "%s/%d.o", dir, part);
     return start(argv, out);
 }
 
-static int link_parts(Arena *a, const char *base, int parts, int out)
+static int link_parts(Arena *a, const char *dir, int parts, int out)
 {
     char *argv[MAXARG] = { 0 };
     int n = compiler_words(argv, 8);
@@ -241,19 +244,23 @@ static int link_parts(Arena *a, const char *base, int parts, int out)
     argv[n++] = "-shared";
     argv[n++] = "-nostdlib"; /* this process has libc and libm */
     argv[n++] = "-o";
-    argv[n++] = strf(a, "%s.so", base);
+    argv[n++] = strf(a, "%s/all.so", dir);
     for (int i = 0; i < parts; i++)
-        argv[n++] = strf(a, "%s.%d.o", base, i);
+        argv[n++] = strf(a, "%s/%d.o", dir, i);
     argv[n++] = "-lgcc";
     return finish(start(argv, out));
 }
 
-static void drop_parts(Arena *a, const char *base, int parts)
+static int compile_parts(Arena *a, const char *dir, int parts, int out)
 {
-    for (int i = 0; i < parts; i++) {
-        unlink(strf(a, "%s.%d.c", base, i));
-        unlink(strf(a, "%s.%d.o", base, i));
-    }
+    pid_t pid[MAXPART];
+    int bad = 0;
+
+    for (int i = 0; i < parts; i++)
+        pid[i] = start_part(a, dir, i, out);
+    for (int i = 0; i < parts; i++)
+        bad |= finish(pid[i]);
+    return bad || link_parts(a, dir, parts, out);
 }
 
 /* Returns the first line of a compiler's log with "error", or its first
@@ -276,45 +283,41 @@ static char *first_error(Arena *a, const char *path)
     return strf(a, "%s", *line ? line : first);
 }
 
-/* Reports a failed compilation: an error in the text is an internal error,
- * others are faults of the compiler or its disk. */
-static _Noreturn void refuse(Arena *a, const char *base)
+/* Reports a failed compilation: an error in the text is an internal error and
+ * keeps the texts, others are faults of the compiler or its disk. */
+static _Noreturn void refuse(Arena *a, OutputFolder *parts)
 {
-    const char *why = first_error(a, logfile);
+    const char *why = first_error(a, logfile), *texts = parts->temp;
 
-    if (!strncmp(why, base, strlen(base)) && strstr(why, ": error: "))
-        err_internal(NULL, "the C compiler refuses kernels: %s (text: %s.*.c)",
-                     why, base);
-    err(NULL,
-        "the C compiler failed on the plan's kernels: %s (all of it: %s, text: "
-        "%s.*.c)",
-        why, logfile, base);
+    if (!strncmp(why, texts, strlen(texts)) && strstr(why, ": error: "))
+        err_internal(NULL, "the C compiler refuses kernels: %s (texts: %s)",
+                     why, texts);
+    folder_drop(parts);
+    err(NULL, "the C compiler failed on the plan's kernels: %s (all of it: %s)",
+        why, logfile);
 }
 
+/* Compiles the kernels of p to the library so. Parts are in a temporary folder,
+ * which a killed process leaves to the next call. */
 static void compile(Arena *a, const Plan *p, const char *dir, const char *so)
 {
-    char *base = strf(a, "%s.tmp%ld", so, (long)getpid());
-    int parts = part_count(p), bad = 0;
-    pid_t pid[MAXPART];
+    OutputFolder folder = folder_open(a, strf(a, "%s.%ld", so, (long)getpid()));
+    int parts = part_count(p);
 
+    folder_sweep(dir);
     logfile = strf(forever, "%s/log", dir);
     int out = file_create(logfile, O_TRUNC);
-    if (out < 0)
-        err(NULL, "cannot write %s: %s", logfile, strerror(errno));
-    for (int i = 0; i < parts; i++) {
-        write_part(a, p, base, i, parts);
-        pid[i] = start_part(a, base, i, out);
-    }
-    for (int i = 0; i < parts; i++)
-        bad |= finish(pid[i]);
-    bad = bad || link_parts(a, base, parts, out);
+    int bad = !folder.temp || out < 0 || write_parts(a, p, folder.temp, parts);
+    if (!bad && compile_parts(a, folder.temp, parts, out))
+        refuse(a, &folder);
+    const char *made = strf(a, "%s/all.so", bad ? "" : folder.temp);
+    bad = bad || file_sync(made) || file_move(made, so);
+    int why = errno;
     close(out);
+    if (folder.temp)
+        folder_drop(&folder);
     if (bad)
-        refuse(a, base);
-    drop_parts(a, base, parts);
-    const char *made = strf(a, "%s.so", base);
-    if (file_sync(made) || file_move(made, so))
-        err(NULL, "cannot write %s: %s", so, strerror(errno));
+        err(NULL, "cannot write %s: %s", so, strerror(why));
 }
 
 /* ---- libraries --------------------------------------------------------- */

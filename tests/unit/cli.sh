@@ -311,7 +311,14 @@ is "none is compiled again" 0 test "$(made .so) $(made .kernel)" = "1 $first"
 is "another optimizer" 0 kernels train.clip=0
 is "compiles what differs" 0 sh -c "[ $(made .so) = 2 ] && [ $(made .kernel) -gt $first ] && [ $(made .kernel) -lt $((2 * first)) ]"
 for so in "$dir"/kernels/pleat/*.so; do echo damaged >"$so"; done
-is "damaged libraries are made again" 0 kernels
+# Parts of a killed process go, those of one that compiles stay.
+mkdir "$dir/kernels/pleat/.killed.so.1.pleat-tmp" "$dir/kernels/pleat/.lives.so.1.pleat-tmp"
+touch "$dir/kernels/pleat/.killed.so.1.pleat-tmp/0.c"
+is "damaged libraries are made again" 0 flock "$dir/kernels/pleat/.lives.so.1.pleat-tmp" \
+    env XDG_CACHE_HOME="$dir/kernels" "$PLEAT" run models/tiny.lua $small train.steps=1 target=host \
+    data.train=LICENSE data.valid= name="$dir/damaged"
+is "parts of a killed process are removed" 0 sh -c \
+    "[ \"\$(cd $dir/kernels/pleat && ls -d .*pleat-tmp)\" = .lives.so.1.pleat-tmp ]"
 # A compiler that refuses a text, one that fails, one that ends its parent.
 cat >"$dir/cc" <<'EOF'
 #!/bin/sh

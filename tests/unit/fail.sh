@@ -3,7 +3,7 @@
 # the run with a status that is not zero: a wrong world, a fold that does not
 # divide, different plans, numbers that are no numbers, a dead rank, a stopped
 # rank before and after the first step, and in a save; a disk that is slow is no
-# failure.
+# failure. Shared memory of killed ranks is removed by the next run, that of others stays.
 cd "$(dirname "$0")/../.." || exit 2
 : "${PLEAT:=$PWD/build/pleat}"
 dir=$PWD/build/tests/fail
@@ -12,7 +12,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1
 mpirun --version >/dev/null 2>&1 ||
     { echo "ok - fail # SKIP no mpirun"; exit 0; }
-printf '1..%d\n' $((10 + (${PLEAT_ALL:-0} > 0)))
+printf '1..%d\n' $((12 + (${PLEAT_ALL:-0} > 0)))
 bad=0
 limit=60                                # seconds of a command
 small="axes.batch=2 axes.seq=16 train.batch=8 train.steps=100000"
@@ -60,6 +60,27 @@ is "fold that does not divide" 1 "tp\*cp\*pp = 3" \
     mpirun -n 4 "$PLEAT" run tiny.lua $small fold.tp=3 name="$dir/fold"
 is "no data" 1 "data.train" mpirun -n 4 "$PLEAT" run "$dir/a.plan" \
     data.train=nowhere name="$dir/data"
+# segments NAME N: so many of the live run's segments are left, made old, after another run
+segments() {
+    touch -d '2 minutes ago' $mine
+    mpirun -n 2 "$PLEAT" run tiny.lua $small world=4 name="$dir/sweep" >"$dir/log" 2>&1
+    got=0
+    for s in $mine; do [ ! -e "$s" ] || got=$((got + 1)); done
+    if [ "$mine" ] && [ $got = "$2" ]; then echo "ok - fail: $1"; else
+        echo "not ok - fail: $1 ($got are left)"
+        bad=1
+    fi
+}
+mpirun -n 2 "$PLEAT" run tiny.lua $small fold.ep=2 name="$dir/killed" >"$dir/log" 2>&1 &
+mpirun=$!
+strike 0 killed
+ranks=$(pgrep -P $mpirun)
+mine=$(grep -ho '/dev/shm/[a-z]*_segment.*' /proc/${ranks%%[!0-9]*}/maps | sort -u)
+segments "shared memory of a run that lives stays" "$(echo "$mine" | wc -l)"
+kill -9 $mpirun $ranks
+wait
+segments "that of killed ranks is removed" 0
+
 is "different plans" 1 "another plan than rank 0" mpirun \
     -n 4 sh -c 'test "$OMPI_COMM_WORLD_RANK" = 3 && p=b || p=a
     exec "$0" run "$1/$p.plan" name="$1/plans"' "$PLEAT" "$dir"
