@@ -2,7 +2,6 @@
  * name beside its final one, synced and renamed, and the folder is synced; so
  * a final name never stands for a part. Nothing else of the program creates
  * files (tests/tidy). */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -287,18 +286,15 @@ int file_write(const char *path, const void *p, size_t n)
 
 /* ---- folders ------------------------------------------------------------- */
 
-/* Calls f with the paths of the names in a folder, "." and ".." apart. */
+/* Calls f with the paths of the names in a folder. */
 static void each_name(const char *path, void (*f)(const char *path))
 {
-    DIR *names = opendir(path);
-    struct dirent *e;
     Arena *a = arena_new();
+    int why;
+    char **name = folder_names(a, path, &why);
 
-    while (names && (e = readdir(names)))
-        if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
-            f(strf(a, "%s/%s", path, e->d_name));
-    if (names)
-        closedir(names);
+    for (size_t i = 0; i < vec_len(name); i++)
+        f(strf(a, "%s/%s", path, name[i]));
     arena_free(a);
 }
 

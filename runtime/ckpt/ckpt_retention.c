@@ -11,7 +11,6 @@
  * folder changes its name before its files go, and names are synced before what
  * depends on them, so a crash leaves no half of a checkpoint under a name of
  * the first kind. The next save clears away what crashes have left. */
-#include <dirent.h>
 #include <sys/statvfs.h>
 
 #include "ckpt.h"
@@ -63,21 +62,12 @@ static int64_t hidden_named(const char *name, const char *what)
     return *name == '.' ? step_named(name + 1, end) : -1;
 }
 
-/* Names in a folder, a vec. *bad: 0, or why not all are known; one that is not
- * there has none, and a file has none. */
+/* folder_names; one that is not there has none, and a file has none. */
 static char **names_in(Arena *a, const char *dir, int *bad)
 {
-    DIR *d_i_r = opendir(dir);
-    struct dirent *e;
-    char **v = NULL;
+    char **v = folder_names(a, dir, bad);
 
-    *bad = d_i_r || errno == ENOENT || errno == ENOTDIR ? 0 : errno;
-    while (d_i_r && (errno = 0, e = readdir(d_i_r)))
-        vec_push(a, v, strf(a, "%s", e->d_name));
-    if (d_i_r) {
-        *bad = errno;
-        closedir(d_i_r);
-    }
+    *bad = *bad == ENOENT || *bad == ENOTDIR ? 0 : *bad;
     return v;
 }
 

@@ -1,7 +1,5 @@
 /* ckptool.c: what people do with checkpoints: list, verify, compare, and carry
  * to and from Hugging Face names. One row a subcommand. */
-#include <dirent.h>
-
 #include "ckpt.h"
 
 /* ---- folders ------------------------------------------------------------- */
@@ -11,23 +9,21 @@
 static char **find_all(Arena *a, const char *dir)
 {
     char **v = NULL, *inside = strf(a, "%s/ckpt", dir);
-    struct dirent *e;
+    int why;
 
     if (!access(strf(a, "%s/state.json", dir), F_OK)) {
         vec_push(a, v, strf(a, "%s", dir));
         return v;
     }
     const char *where = access(inside, F_OK) ? dir : inside;
-    DIR *d_i_r = opendir(where);
-    if (!d_i_r)
-        err(NULL, "cannot read %s: %s", where, strerror(errno));
-    while ((e = readdir(d_i_r)))
-        if (!strncmp(e->d_name, "step-", 5))
-            vec_push(a, v, strf(a, "%s/%s", where, e->d_name));
-    closedir(d_i_r);
+    char **name = folder_names(a, where, &why);
+    if (why)
+        err(NULL, "cannot read %s: %s", where, strerror(why));
+    for (size_t i = 0; i < vec_len(name); i++)
+        if (!strncmp(name[i], "step-", 5))
+            vec_push(a, v, strf(a, "%s/%s", where, name[i]));
     if (!v)
         err(NULL, "no checkpoint in %s", dir);
-    qsort(v, vec_len(v), sizeof *v, by_text);
     return v;
 }
 

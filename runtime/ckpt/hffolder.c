@@ -1,8 +1,6 @@
 /* hffolder.c: what lies in a Hugging Face folder beside its weights: its
  * config.json against the model, its tokenizer, what a run keeps of it (in its
  * own folder `hf`) and gives to the folders that it exports. */
-#include <dirent.h>
-
 #include "../../ir/settings/keys.h"
 #include "ckpt.h"
 
@@ -153,8 +151,8 @@ static const char *copy_file(const char *from, const char *to)
 /* Copies files beside weights, *n of them. Null, or what failed. */
 static const char *copy_beside(const char *from, const char *to, int *n)
 {
-    DIR *d_i_r = opendir(from);
-    struct dirent *e;
+    int bad;
+    char **name = folder_names(forever, from, &bad);
     const char *why = NULL;
 
     *n = 0;
@@ -422,20 +420,17 @@ static int is_fixed(const char *to)
 /* An empty folder, or none yet. */
 void hf_need_empty(const char *to)
 {
-    struct dirent *e;
+    int why;
 
+    if (!*to)
+        err(NULL, "the export's folder has an empty name");
     if (is_fixed(to))
         err(NULL,
             "%s is the current folder or a mount point; an export takes a new "
             "folder, such as %s/model",
             to, to);
-    DIR *d_i_r = opendir(to);
-    if (!d_i_r && errno != ENOENT)
-        err(NULL, "cannot read %s: %s", to, strerror(errno));
-    while (d_i_r && (e = readdir(d_i_r)))
-        if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
-            err(NULL, "%s holds files already; an export takes a new folder",
-                to);
-    if (d_i_r)
-        closedir(d_i_r);
+    if (folder_names(forever, to, &why))
+        err(NULL, "%s holds files already; an export takes a new folder", to);
+    if (why && why != ENOENT)
+        err(NULL, "cannot read %s: %s", to, strerror(why));
 }

@@ -232,16 +232,18 @@ static size_t add_folder(const Samples *samples, Corpus *corpus,
                          const char *dir)
 {
     FolderFile *file = NULL;
-    glob_t g = { 0 };
+    int why;
+    char **name = folder_names(samples->mem, dir, &why);
 
-    if (!glob(strf(samples->mem, "%s/*", dir), 0, NULL, &g))
-        for (size_t i = 0; i < g.gl_pathc; i++) {
-            FolderFile f = { .path = strf(samples->mem, "%s", g.gl_pathv[i]) };
-            f.name = file_name(f.path);
-            if (!folder_exists(f.path) && !is_index(samples, f.path))
-                vec_push(samples->mem, file, f);
-        }
-    globfree(&g);
+    if (why && why != ENOENT)
+        err(samples->want.loc, "cannot read %s: %s", dir, strerror(why));
+    for (size_t i = 0; i < vec_len(name); i++) {
+        FolderFile f = { .path = strf(samples->mem, "%s/%s", dir, name[i]),
+                         .name = name[i] };
+        if (*name[i] != '.' && !folder_exists(f.path) &&
+            !is_index(samples, f.path))
+            vec_push(samples->mem, file, f);
+    }
     leave_out(samples, file);
     for (size_t i = 0; i < vec_len(file); i++)
         if (!file[i].out)

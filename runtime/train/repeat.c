@@ -1,7 +1,5 @@
 /* repeat.c: `run --replay STEP`: repeats steps from a checkpoint and compares
  * them with the run's records. Writes no files. */
-#include <dirent.h>
-
 #include "train.h"
 
 enum { LINE = 8192 };
@@ -84,20 +82,17 @@ static int recorded_same(double recorded, double v)
 /* Returns the step of the newest checkpoint not above `most`; -1: none. */
 static int64_t step_below(Arena *a, const char *dir, int64_t most)
 {
-    DIR *d_i_r = opendir(dir);
-    struct dirent *e;
+    int why;
+    char **name = folder_names(a, dir, &why);
     int64_t best = -1;
 
-    while (d_i_r && (e = readdir(d_i_r))) {
-        int64_t step = strncmp(e->d_name, "step-", 5)
-                           ? -1
-                           : strtoll(e->d_name + 5, NULL, 10);
+    for (size_t i = 0; i < vec_len(name); i++) {
+        int64_t step =
+            strncmp(name[i], "step-", 5) ? -1 : strtoll(name[i] + 5, NULL, 10);
         if (step > best && step <= most &&
-            !strcmp(e->d_name, strf(a, "step-%08ld", step)))
+            !strcmp(name[i], strf(a, "step-%08ld", step)))
             best = step;
     }
-    if (d_i_r)
-        closedir(d_i_r);
     return best;
 }
 
