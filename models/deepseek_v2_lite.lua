@@ -4,7 +4,7 @@ axes { batch=1, seq=4096, hidden=2048, heads=16, nope=128, rot=64, dim=128, qr=1
 
 local layers, dense_layers, eps = 27, 1, 1e-6
 local chosen, scale, theta = 6, 1.0, 1e4                -- experts of a token, their weight; of positions
-local kept, low_rank = 1, false                         -- groups that a token may choose from; queries from "qr"
+local kept, grouped, low_rank = 1, false, false         -- groups that a token may choose from; queries from "qr"
 local tied, pad = false, -1                              -- the head is the embedding; a token whose row has no gradient
 local yarn = { factor=40, original=4096, mscale=0.707, mscale_all_dim=0.707 }    -- nil: positions as they are
 local sharpen = yarn and 0.1 * yarn.mscale_all_dim * math.log(yarn.factor) + 1 or 1
@@ -47,7 +47,7 @@ local function moe(x)                                    -- weights do not sum t
   local w2     = param("w2", "expert ffn hidden")
   local p      = softmax(f32(dot(x, param("gate", "hidden expert"), "hidden")), "expert")
   local g, e   = topk(p, chosen, "expert")
-  if kept < size("nodes") then                           -- within the groups of the best experts
+  if grouped and kept < size("nodes") then                           -- within the groups of the best experts
     local _, best = topk(limit_groups(p, "expert", "nodes", kept, 1), chosen, "expert")
     g, e = gather(p, best), best
   end
@@ -93,7 +93,7 @@ hf {
     q_lora_rank=low_rank and size("qr") or "null", n_routed_experts=size("expert"),
     n_shared_experts=size("shared") // size("ffn"), num_experts_per_tok=chosen, norm_topk_prob=false,
     routed_scaling_factor=scale, scoring_func="softmax", n_group=size("nodes"), topk_group=kept,
-    topk_method=kept < size("nodes") and "group_limited_greedy" or "greedy",
+    topk_method=grouped and "group_limited_greedy" or "greedy",
     attention_bias=false,
   },
   ["embed"]       = { "model.embed_tokens.weight", "vocab hidden" },

@@ -555,7 +555,7 @@ static void change_keys(Plan *p, const Args *args)
                 args->file);
         opts_set(p->opts, key, value, NULL);
     }
-    tokenizer_from(p->opts);
+    settle_from(p->opts);
 }
 
 /* A model file's data.valid need not be there when data.train is another. */

@@ -322,6 +322,11 @@ static void fill_in(Import *import)
         set(import, "pad", pad_text(import));
     if (uses(import, "window"))
         set(import, "window", window_text(import));
+    if (uses(import, "grouped"))
+        set(import, "grouped",
+            jv_is(jv_get(import->config, "topk_method"), "group_limited_greedy")
+                ? "true"
+                : "false");
     if (uses(import, "mtp"))
         set(import, "mtp", number_text((double)further_layers(import)));
     if ((line = strstr(import->text, "\ntrain {")))
@@ -494,12 +499,10 @@ int cmd_import(Args *args)
             "import: %s is no folder; it reads one with config.json and "
             "weights (a text is for data.train=%s)",
             m.folder, m.folder);
+    m.folder = hub_snapshot(m.folder);
     m.config = hf_config_read(m.folder);
     if (!m.config.s)
-        err(NULL,
-            "import: %s has no config.json (of the Hub's cache take a folder "
-            "in snapshots)",
-            m.folder);
+        err(NULL, "import: %s has no config.json", m.folder);
     m.to = vec_len(args->word) > 1 ? args->word[1] : model_for(m.folder);
     m.of = type_of(m.folder, m.config);
     if (!access(m.to, F_OK))

@@ -90,7 +90,7 @@ void check_whole(Graph *g)
 
     cluster_settle(g->opts);
     opts_check(g->opts);
-    tokenizer_from(g->opts);
+    settle_from(g->opts);
     check_patterns(g);
     need_modules(g);
     statistics_only(g);

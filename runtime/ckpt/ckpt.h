@@ -353,8 +353,12 @@ JsonValue hf_config_read(const char *folder); /* no value: none; or err() */
 /* err() where config.json in the folder, or beside the file, has other numbers
  * than the model's hf{ config={..} }. */
 void hf_agree(const Plan *p, const char *path);
-/* Sets data.tokenizer, where it is not given, to that of `from`. */
-void tokenizer_from(Opts *opts);
+/* The snapshot that refs/main names, of a folder in the Hub's cache; else path.
+ */
+const char *hub_snapshot(const char *path);
+/* Sets `from` to its snapshot and data.tokenizer, where it is not given, to
+ * that of `from`. */
+void settle_from(Opts *opts);
 /* Copies config.json and others to a new folder `to`, if there are some. Null,
  * or what failed. */
 const char *hf_copy(const char *from, const char *to);

@@ -109,11 +109,28 @@ static int is_run(const char *path)
            exists(strf(forever, "%s/ckpt", path)) || ckpt_exists(path);
 }
 
-void tokenizer_from(Opts *opts)
+const char *hub_snapshot(const char *path)
+{
+    size_t n;
+    const char *main =
+        file_read(forever, strf(forever, "%s/refs/main", path), &n);
+    const char *to = main ? strf(forever, "%s/snapshots/%.*s", path,
+                                 (int)strcspn(main, "\r\n"), main)
+                          : "";
+
+    return folder_exists(to) ? to : path;
+}
+
+void settle_from(Opts *opts)
 {
     const char *from = opts_str(opts, "from"), *name = "tokenizer.json";
 
-    if (!from || opts_given(opts, "data.tokenizer"))
+    if (!from)
+        return;
+    if (hub_snapshot(from) != from)
+        opts_set(opts, "from", from = hub_snapshot(from),
+                 opts_loc(opts, "from"));
+    if (opts_given(opts, "data.tokenizer"))
         return;
     const char *path = is_run(from) ? run_file_near(forever, from, name)
                                     : strf(forever, "%s/%s", from, name);

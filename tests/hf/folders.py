@@ -199,6 +199,7 @@ CASES |= {
                   {}, None, None),
     "dsv2-groups": ("dsv2", dict(topk_method="group_limited_greedy", n_group=2, routed_scaling_factor=1.5),
                     BF16, None, None),
+    "dsv2-greedy-groups": ("dsv2", dict(topk_method="greedy", n_group=4, topk_group=2), BF16, None, None),
     "dsv3-yarn": ("dsv3", dict(rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=1.0)), {}, None, None),
     "dsv3-no-latent-query": ("dsv3", dict(q_lora_rank=None), BF16, None, None),
     "dsv3-fp8": ("dsv3", BIG, BF16, as_fp8, None),

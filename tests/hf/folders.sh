@@ -50,5 +50,13 @@ for file in tests/hf/folders/*.tar.gz; do
     grep -q F32 "$d/one" && ! grep -q BF16 "$d/one" ||
         is "$kind, as bf16 the same" 0 cmp "$d/one" "$d/two"
 done
+# The greedy choice of DeepSeek-V2 has no groups; a folder of the Hub's cache is its snapshot.
+kind=dsv2 d=$dir/dsv2 tokenizer=$dir/dsv2/hub/snapshots/3f/tokenizer.json
+mkdir -p "$d/hub/refs" "$d/hub/snapshots" && mv "$d/folder" "$d/hub/snapshots/3f" && echo 3f >"$d/hub/refs/main"
+sed -i 's/"\(n_group\|topk_group\)": *[0-9]*/"\1": 2/; s/"topk_group": 2/"topk_group": 1/' "$d/hub/snapshots/3f/config.json"
+rm "$d/my.lua"
+is "$kind, import by the cache" 0 "$PLEAT" import "$d/hub" "$d/my.lua"
+is "$kind, in groups" 0 grep -q "nodes=2" "$d/my.lua"
+logits "logits by the cache" "$d/hub"
 printf '1..%d\n' $n
 exit $bad
