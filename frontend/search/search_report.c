@@ -188,6 +188,8 @@ static void put_verdict(Text *out, const Space *space, const Candidate *best)
     put_accuracy(out, space);
     if (space->proven)
         put(out, "No other point is faster.\n");
+    else if (best->f.secs > 10 * search_least(space))
+        put(out, "No useful bound of the best time is known.\n");
     else
         put(out,
             "No point can take less than %.1f ms: the best found is at most "

@@ -523,7 +523,7 @@ StFile **folder_weights(Arena *a, const char *dir)
 StFile **ckpt_files(Arena *a, const char *path)
 {
     State s;
-    const char *dir = path;
+    const char *dir = NULL;
     struct stat st;
 
     if (stat(path, &st))
@@ -534,10 +534,13 @@ StFile **ckpt_files(Arena *a, const char *path)
         const char *why = ckpt_verify(a, path, &s);
         if (why)
             err(NULL, "from: %s: %s", path, why);
-    } else if (!(dir = newest_of(a, path))) {
-        dir = path;
+    } else if ((dir = newest_of(a, path)) && folder_weights(a, path)) {
+        err(NULL,
+            "from: %s has weights and checkpoints: from=%s is the newest "
+            "checkpoint, from=FILE.safetensors is a file of weights",
+            path, dir);
     }
-    StFile **file = folder_weights(a, dir);
+    StFile **file = folder_weights(a, dir ? dir : path);
     if (!file)
         err(NULL, "from: %s holds no checkpoint and no model.safetensors%s",
             path, other_weights(a, path));

@@ -196,12 +196,19 @@ int ckpt_export(char **arg)
 {
     FileType dt = FTnone;
     int64_t shard = 5000000000;
-    int state = 0;
+    int state = 0, seen[3] = { 0 };
 
     for (char **a = arg + 2; *a; a++) {
-        if (export_dtype(*a))
-            dt = export_dtype(*a);
-        else if (!strcmp(*a, "hub") || !strcmp(*a, "fused"))
+        int layout = !strcmp(*a, "hub") || !strcmp(*a, "fused");
+        FileType type = export_dtype(*a);
+        if (seen[type ? 0 : 1 + layout]++)
+            err(NULL,
+                "export: '%s' is a second word of its kind: one of fp32, bf16 "
+                "and fp16, one of hub and fused, one size",
+                *a);
+        if (type)
+            dt = type;
+        else if (layout)
             state = **a == 'f';
         else
             shard = size_named(*a);

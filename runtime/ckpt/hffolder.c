@@ -173,14 +173,12 @@ static const char *copy_beside(const char *from, const char *to, int *n)
     const char *why = NULL;
 
     *n = 0;
-    while (d_i_r && !why && (e = readdir(d_i_r)))
-        if (is_beside(e->d_name)) {
-            why = copy_file(strf(forever, "%s/%s", from, e->d_name),
-                            strf(forever, "%s/%s", to, e->d_name));
+    for (size_t i = 0; i < vec_len(name) && !why; i++)
+        if (is_beside(name[i])) {
+            why = copy_file(strf(forever, "%s/%s", from, name[i]),
+                            strf(forever, "%s/%s", to, name[i]));
             ++*n;
         }
-    if (d_i_r)
-        closedir(d_i_r);
     return why;
 }
 

@@ -199,6 +199,8 @@ int data_command(int n, char **word, const Opts *opts, const char *out)
     Text t = { .arena = forever };
     int known = 0;
 
+    if (out && !*file_name(out))
+        err(NULL, "data: -o '%s' names no files; -o %stokens would", out, out);
     for (int i = 0; i < countof(commands) && n > 0; i++)
         if (!strcmp(commands[i].name, word[0]) &&
             (n > 1 || commands[i].f == blend_command))

@@ -335,7 +335,7 @@ Settings *config_read(Arena *a, const char *path)
                      .format = 1,
                      .given = opts_new(a),
                      .defaults = opts_new(a) };
-    if (!s && errno == ENOENT)
+    if (!s && (errno == ENOENT || errno == ENOTDIR))
         return NULL;
     if (!s)
         err(NULL, "cannot read %s: %s", path, strerror(errno));

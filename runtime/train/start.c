@@ -20,11 +20,37 @@ int resumes(const Plan *p)
     return opts_int(p->opts, "resume") || failed_step() >= 0;
 }
 
+/* err() where a file of the user has the name of a run's. A run that was killed
+ * before it wrote config.lua has an empty ckpt and at most begun files. */
+static void need_free(const Train *train)
+{
+    static const char *const names[] = {
+        "metrics.jsonl", "plan", "ranks",          "ckpt",
+        "model",         "data", "machine",        "tuned",
+        "memory",        "hf",   "tokenizer.json", "tokenizer_config.json"
+    };
+    enum { BEGUN = 4 };
+    const char *config = strf(train->mem, "%s/config.lua", train->dir);
+    int why;
+
+    if (config_read(train->mem, config))
+        return;
+    int begun = !folder_names(train->mem, train->ckpt, &why) && !why;
+    for (int i = begun ? BEGUN : 0; i < countof(names); i++)
+        if (!access(strf(train->mem, "%s/%s", train->dir, names[i]), F_OK))
+            err(NULL,
+                "%s/%s is no run's, as there is no %s: name=... takes a new "
+                "folder or a run's",
+                train->dir, names[i], config);
+}
+
 void name_folders(Train *train)
 {
     train->dir = run_dir(train->mem, train->plan);
     train->ckpt = strf(train->mem, "%s/ckpt", train->dir);
-    if (!resumes(train->plan) && ckpt_exists(train->ckpt))
+    if (!ckpt_exists(train->ckpt))
+        need_free(train);
+    else if (!resumes(train->plan))
         err(NULL,
             "%s holds checkpoints; resume=1 continues it, name=... starts "
             "another run",

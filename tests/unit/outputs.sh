@@ -90,4 +90,26 @@ says "one name for two outputs" "same is named for two outputs"
 [ ! -e same ]
 ended "one name for two outputs: nothing is written" $? "same is there"
 
+# A folder with a file of a run's name that is no run's stays as it is; one that a run had begun
+# when it was killed is a run's.
+for name in config.lua plan data model metrics.jsonl ckpt/mine; do
+    rm -rf own && mkdir -p "own/$(dirname $name)" && echo mine >own/$name && cp -r own as
+    is "a run in a folder with $name" 1 "$PLEAT" run small.lua target=host train.steps=1 name=own
+    [ "$(grep -c error: log)" = 1 ] && diff -r own as >>log && rm -r as
+    ended "... stays" $? "changed, or not one line"
+done
+mkdir -p begun/ckpt && touch begun/metrics.jsonl begun/plan
+is "a run in one that was begun" 0 "$PLEAT" run small.lua target=host train.steps=1 name=begun
+
+is "tokens without a name" 1 "$PLEAT" data tokenize book.txt -o runs/
+says "tokens without a name" "-o 'runs/' names no files"
+for words in "bf16 fp32" "hub fused" "5GB 6GB"; do
+    is "export as $words" 1 "$PLEAT" export runs/a out $words
+    says "export as $words" "'${words#* }' is a second word of its kind"
+done
+is "export to no name" 1 "$PLEAT" export runs/a ""
+cp runs/a/ckpt/step-*1/model.safetensors runs/a
+is "weights and checkpoints" 1 "$PLEAT" run small.lua target=host from=runs/a name=both
+says "weights and checkpoints" "from=runs/a/ckpt/step-00000001 is the newest checkpoint"
+
 exit $bad
