@@ -150,16 +150,12 @@ static _Noreturn void lacks(const Import *import, const char *what)
 
 static const char *number_text(double x)
 {
-    char s[40];
+    Text out = { .arena = forever };
 
     if (x == rint(x) && fabs(x) < 1e15)
         return strf(forever, "%.0f", x);
-    for (int digits = 1; digits <= 17; digits++) {
-        snprintf(s, sizeof s, "%.*g", digits, x);
-        if (strtod(s, NULL) == x)
-            break;
-    }
-    return strf(forever, "%s", s);
+    put_real(&out, x);
+    return out.s;
 }
 
 static double value_of(const Import *import, const char *value)
@@ -502,7 +498,10 @@ int cmd_import(Args *args)
     m.folder = hub_snapshot(m.folder);
     m.config = hf_config_read(m.folder);
     if (!m.config.s)
-        err(NULL, "import: %s has no config.json", m.folder);
+        err(NULL,
+            "import: %s has no config.json (of the Hub's cache take a folder "
+            "in snapshots)",
+            m.folder);
     m.to = vec_len(args->word) > 1 ? args->word[1] : model_for(m.folder);
     m.of = type_of(m.folder, m.config);
     if (!access(m.to, F_OK))

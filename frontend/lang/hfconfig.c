@@ -13,8 +13,10 @@ static void put_number(lua_State *L, Front *front, const char *key, Text *out)
         put(out, "%lld", lua_tointeger(L, -1));
     else if (!isfinite(x))
         err(front->loc, "hf: config: '%s' is no finite number", key);
+    else if (x == rint(x) && fabs(x) < 1e15)
+        put(out, "%.1f", x);
     else
-        put(out, x == rint(x) && fabs(x) < 1e15 ? "%.1f" : "%.15g", x);
+        put_real(out, x);
 }
 
 enum { DEEPEST = 16 }; /* tables in tables */

@@ -50,19 +50,6 @@ typedef struct Setting {
 
 /* ---- one value ----------------------------------------------------------- */
 
-/* The shortest text that reads back as v. */
-static void put_number(Text *out, double v)
-{
-    char s[40];
-
-    for (int digits = 6; digits <= 17; digits++) {
-        snprintf(s, sizeof s, "%.*g", digits, v);
-        if (strtod(s, NULL) == v)
-            break;
-    }
-    put(out, "%s", s);
-}
-
 static _Noreturn void bad_value(lua_State *L, const Setting *setting)
 {
     err(setting->front->loc, "%s: must be %s, got %s", setting->key,
@@ -86,7 +73,7 @@ static void put_value(lua_State *L, Setting *setting, int takes)
     else if (type == LUA_TNUMBER && takes & NUMBER && lua_isinteger(L, -1))
         put(&setting->text, "%lld", v);
     else if (type == LUA_TNUMBER && takes & NUMBER && isfinite(d))
-        put_number(&setting->text, d);
+        put_real(&setting->text, d);
     else
         bad_value(L, setting);
 }

@@ -75,6 +75,8 @@ typedef struct Text {
 } Text;
 void put(Text *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void putn(Text *out, const char *s, size_t n);
+/* Appends the shortest decimal, from 6 digits on, that reads back as v. */
+void put_real(Text *out, double v);
 int ends_with(const char *s, const char *end);
 int word_index(const char *s, const char *const *word, int n); /* -1: none */
 int64_t utf8_bad(const char *s, size_t n); /* first bad byte; -1: none */

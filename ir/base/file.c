@@ -1,13 +1,11 @@
 /* file.c: opens inputs, which are regular files; changes names and folders,
  * which are synced when a function returns 0. output.c writes files. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base.h"
-#include "heap.h"
 
 /* errno ESPIPE means "not a regular file": open and read never return it. */
 int file_open(const char *path)
@@ -166,25 +164,6 @@ int folder_exists(const char *path)
     struct stat st;
 
     return !stat(path, &st) && S_ISDIR(st.st_mode);
-}
-
-char **folder_names(Arena *a, const char *path, int *why)
-{
-    DIR *folder = opendir(path);
-    struct dirent *e;
-    char **v = NULL;
-
-    *why = folder ? 0 : errno;
-    while (folder && (errno = 0, e = readdir(folder)))
-        if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
-            vec_push(a, v, strf(a, "%s", e->d_name));
-    if (folder) {
-        *why = errno;
-        closedir(folder);
-    }
-    if (v)
-        qsort(v, vec_len(v), sizeof *v, by_text);
-    return v;
 }
 
 int folders_make(const char *path)

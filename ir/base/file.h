@@ -28,9 +28,6 @@ int file_close(int fd, int bad); /* bad: returns -1 and keeps errno */
 char *file_folder(Arena *a, const char *path); /* folder that contains path */
 const char *file_name(const char *path);       /* part after the last '/' */
 int file_stem(const char *path);               /* bytes before the extension */
-/* Returns the names in a folder but "." and "..", sorted; a vec. *why: 0, or
- * errno where names are missing. */
-char **folder_names(Arena *a, const char *path, int *why);
 
 /* ---- output.c: the only functions that create files ---------------------- */
 
@@ -83,6 +80,9 @@ OutputFolder folder_open(Arena *a, const char *path);
  * folder. */
 int folder_commit(OutputFolder *folder);
 void folder_drop(OutputFolder *folder);
+/* Returns the names in a folder but "." and "..", sorted; a vec. *why: 0, or
+ * errno where names are missing. */
+char **folder_names(Arena *a, const char *path, int *why);
 /* Removes temporary files and folders of killed processes. */
 void folder_sweep(const char *path);
 

@@ -2,6 +2,7 @@
  * name beside its final one, synced and renamed, and the folder is synced; so
  * a final name never stands for a part. Nothing else of the program creates
  * files (tests/tidy). */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include "base.h"
+#include "heap.h"
 
 enum { MAXNAME = 200 }; /* bytes of a name that its temporary name has */
 
@@ -285,6 +287,25 @@ int file_write(const char *path, const void *p, size_t n)
 }
 
 /* ---- folders ------------------------------------------------------------- */
+
+char **folder_names(Arena *a, const char *path, int *why)
+{
+    DIR *folder = opendir(path);
+    struct dirent *e;
+    char **v = NULL;
+
+    *why = folder ? 0 : errno;
+    while (folder && (errno = 0, e = readdir(folder)))
+        if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
+            vec_push(a, v, strf(a, "%s", e->d_name));
+    if (folder) {
+        *why = errno;
+        closedir(folder);
+    }
+    if (v)
+        qsort(v, vec_len(v), sizeof *v, by_text);
+    return v;
+}
 
 /* Calls f with the paths of the names in a folder. */
 static void each_name(const char *path, void (*f)(const char *path))

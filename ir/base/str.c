@@ -136,6 +136,17 @@ void putn(Text *out, const char *s, size_t n)
     out->s[out->len] = 0;
 }
 
+void put_real(Text *out, double v)
+{
+    char s[40];
+    int digits = 6;
+
+    do
+        snprintf(s, sizeof s, "%.*g", digits, v);
+    while (digits++ < 17 && strtod(s, NULL) != v && !isnan(v));
+    putn(out, s, strlen(s));
+}
+
 void put(Text *out, const char *fmt, ...)
 {
     va_list ap;

@@ -69,18 +69,6 @@ Node *text_map(const Node *n)
 
 /* ---- words --------------------------------------------------------------- */
 
-/* Shortest decimal that reads back as the same double. */
-static void put_num(Text *out, double v)
-{
-    char s[40];
-    int digits = 6;
-
-    do
-        snprintf(s, sizeof s, "%.*g", digits, v);
-    while (digits++ < 17 && strtod(s, NULL) != v && !isnan(v));
-    putn(out, s, strlen(s));
-}
-
 /* The name of an axis, which the header will then declare. */
 static void put_axis(GraphPrinter *printer, Text *out, Axis *a)
 {
@@ -191,7 +179,7 @@ static void put_attr(GraphPrinter *printer, Text *out, const Graph *g,
     put(out, " %s=", info->name);
     switch (info->type) {
     case ATint: put(out, "%ld", *(const int64_t *)v); break;
-    case ATreal: put_num(out, *(const double *)v); break;
+    case ATreal: put_real(out, *(const double *)v); break;
     case ATflag: put(out, "%d", *(const int *)v); break;
     case ATstr: put_word(out, *(const char *const *)v); break;
     case ATaxis:
@@ -455,7 +443,7 @@ static ListingLine param_line(GraphPrinter *printer, const Param *param)
     put(&name, "%s ", tensor_kinds[param->kind].name);
     put_word(&name, param->path);
     put(&what, "%s ", initkinds[param->init]);
-    put_num(&what, param->arg);
+    put_real(&what, param->arg);
     if (param->of) {
         put(&what, " of=");
         put_word(&what, param->of);

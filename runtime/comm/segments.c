@@ -7,7 +7,8 @@
 
 enum { YOUNG = 60 }; /* seconds */
 
-/* Of this machine; Open MPI 4 has "vader", Open MPI 5 "sm". */
+/* Finds segments of this machine; returns 0 where there are none. Open MPI 4
+ * names them "vader", Open MPI 5 "sm". */
 static int find_names(glob_t *g)
 {
     char host[256] = "", pattern[sizeof host + 64];

@@ -342,6 +342,8 @@ static const char *next_chunk(ParquetRows *rows)
     int64_t words = meta.v[METAwords], at = meta.v[METAdata];
     int64_t size = meta.v[METAsize];
     at = words > 0 && words < at ? words : at;
+    if (!t.bad && !m.bad && !at && !meta.v[METAvalues])
+        return NULL; /* no rows, and no pages */
     if (t.bad || m.bad || at < 4 || size < 0 || at > rows->size ||
         size > rows->size - at || meta.v[METAvalues] < 0)
         return "is damaged";

@@ -51,21 +51,22 @@ static const FileMark marks[] = {
     { MARK("ORC"), 0, FORMATauto, "an ORC file", ".parquet is read" },
     { MARK("Obj\1"), 0, FORMATauto, "an Avro file", ".parquet is read" },
     { MARK("FEA1"), 0, FORMATauto, "a Feather file of version 1", ".parquet is read" },
-    { MARK("SQLite format 3"), 0, FORMATauto, "an SQLite database", NULL },
+    { MARK("SQLite format 3\0"), 0, FORMATauto, "an SQLite database", NULL },
     { MARK("\x7f" "ELF"), 0, FORMATauto, "a program", NULL },
     { MARK("%PDF-"), 0, FORMATauto, "a PDF document", NULL },
+    { MARK("version https://git-lfs"), 0, FORMATauto, "a pointer of Git LFS", "git lfs pull fetches the file" },
     { MARK("\x89PNG"), 0, FORMATauto, "a PNG image", NULL },
     { MARK("\xff\xd8\xff"), 0, FORMATauto, "a JPEG image", NULL },
 };
 /* clang-format on */
 
-/* A text may begin as a mark does that is letters alone. */
+/* A text may begin as a mark does that is a few letters. */
 static const FileMark *mark_of(const uint8_t *s, size_t n, int istext)
 {
     for (int i = 0; i < countof(marks); i++)
         if (n >= marks[i].at + marks[i].n &&
             !memcmp(s + marks[i].at, marks[i].bytes, marks[i].n) &&
-            (!istext || !strncmp(marks[i].bytes, "%PDF", 4)))
+            (!istext || (!marks[i].at && marks[i].n > 4)))
             return &marks[i];
     return NULL;
 }
@@ -104,7 +105,7 @@ static size_t spaces(const char *s, size_t n, size_t at)
 }
 
 /* An object with a key and its colon, an empty one, or an array of objects or
- * of strings. What is cut may go on so. */
+ * of strings, or of arrays or numbers to its end. What is cut may go on so. */
 static int is_json(const char *s, size_t n)
 {
     size_t at = spaces(s, n, 0);
@@ -118,6 +119,8 @@ static int is_json(const char *s, size_t n)
         at = spaces(s, n, at + 1);
     if (at == n || s[at] == (object ? '}' : ']'))
         return array || object;
+    if (array && strchr("[-0123456789", s[at]))
+        return !jv_open(s, n, &v, &e) || e.at == n;
     if (s[at] != '"' || (!object && !array))
         return 0;
     if (!jv_open(s + at, n - at, &v, &e)) /* a string and its end */

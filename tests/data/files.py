@@ -143,6 +143,7 @@ def parquet():
     frame.write_parquet(OUT / "many.polars.parquet", compression="zstd", statistics=False)
     frame.write_parquet(OUT / "many.polars2.parquet", compression="snappy", statistics=False, row_group_size=600)
     write("brotli.parquet", table.slice(0, 3), compression="brotli")
+    write("none.parquet", table.slice(0, 0))
     words = pyarrow.table({"text": text.dictionary_encode(), "n": table["n"]})
     with pyarrow.ipc.new_stream(str(OUT / "many.words.arrow"), words.schema) as f:
         f.write_table(words, max_chunksize=400)

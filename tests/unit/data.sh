@@ -71,6 +71,19 @@ is "another column" 1 "$PLEAT" data tokenize $files/texts.arrow -o "$dir/x" fiel
 says "of numbers" 'texts.arrow: error: has a column "id" that holds no texts'
 is "none of that name" 1 "$PLEAT" data tokenize $files/texts.arrow -o "$dir/x" field=body
 says "lists those that are there" 'has no "body" (data.field= names one of: id, bool, none, list, struct, fixed, word, text, after)'
+is "a table without rows" 0 "$PLEAT" data tokenize $files/none.parquet -o "$dir/none" tokenizer=bytes
+says "has no documents" "0 documents"
+printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%064d\nsize 5\n' 0 >"$dir/pointer.jsonl"
+is "a pointer of Git LFS" 1 "$PLEAT" data tokenize "$dir/pointer.jsonl" -o "$dir/x" tokenizer=bytes
+says "is named" "pointer.jsonl: error: is a pointer of Git LFS: git lfs pull fetches the file"
+echo '[[1, 2], [3]]' >"$dir/ids.json" && printf '[1, 2] of Smith\nand others\n' >"$dir/notes"
+is "an array of tokens" 1 "$PLEAT" data tokenize "$dir/ids.json" -o "$dir/x" tokenizer=bytes
+says "is no text" "ids.json:1: error: is no object of JSON with texts"
+is "a text that begins with numbers" 0 "$PLEAT" data inspect "$dir/notes"
+says "is one" "notes: text"
+mkdir "$dir/set[1]" && cp $files/texts.jsonl "$dir/set[1]"
+is "a folder with brackets" 0 "$PLEAT" data blend 1 "$dir/set[1]" axes.seq=16 tokenizer=bytes
+says "has its file" "set[1]"
 
 # ---- runs ----------------------------------------------------------------------
 

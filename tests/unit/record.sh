@@ -255,7 +255,7 @@ seq 6 >steps && sed -n 's/^{"step": \([0-9]*\), "loss": .*}$/\1/p' runs/torn/met
     grep -q '^{"step": 5, "lo$' runs/torn/metrics.undone.jsonl &&
     [ "$(grep -c '"loss"' runs/torn/metrics.undone.jsonl)" = 2 ]
 result "metrics.jsonl has one line a step; a torn line and undone steps move away" $?
-mkdir full && ln -s /dev/full full/metrics.jsonl && run small.lua target=host name=full
+mkdir -p full/ckpt && ln -s /dev/full full/metrics.jsonl && run small.lua target=host name=full
 [ $? = 0 ] && [ "$(grep -c "^warning: cannot write full/metrics.jsonl: No space left" said)" = 1 ] &&
     grep -q "^step *4/4" said
 result "a full disk is one warning" $?
