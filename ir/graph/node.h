@@ -266,7 +266,7 @@ int is_member(const Param *param, const char *bucket);
  * none. */
 Param *param_companion(const Graph *g, const Param *param, TensorKind kind);
 
-/* Build: a node of op with operands, appended to g->node. Set attributes, then
+/* Cursor: a node of op with operands, appended to g->node. Set attributes, then
  * call infer(), which checks them and fills dt, dim, map (err() at n->loc). */
 Node *g_node(Graph *g, Op op, const Loc *loc, int nin, Node *const *in);
 Node *infer(Graph *g, Node *n);
@@ -324,6 +324,28 @@ Node *g_broadcast(Graph *g, Node *a, const Node *like); /* to like's dims */
 Node *g_dot(Graph *g, const Loc *loc, Node *a, Node *b, Axis **ax, int n,
             const Node *order); /* order: null, or whose axis order to take */
 Node *g_copyof(Graph *g, const Node *n, Node *const *in); /* op and attrs */
+
+/* build.c. A cursor: nodes stand where `at` does, but in region reg. b_node: as
+ * g_node; the others build and infer, and return x where nothing changes. */
+typedef struct Cursor {
+    Graph *g;
+    const Node *at;
+    Region reg;
+    int again;
+} Cursor;
+
+Cursor cursor_at(Graph *g, const Node *at);
+Node *b_here(Cursor b, Node *n); /* moves n to the cursor */
+Node *b_node(Cursor b, Op op, int nin, Node *const *in);
+Node *b_op1(Cursor b, Op op, Node *x);
+Node *b_op2(Cursor b, Op op, Node *x, Node *y);
+Node *b_op3(Cursor b, Op op, Node *x, Node *y, Node *z);
+Node *b_const(Cursor b, Dtype dt, double v);
+Node *b_iota(Cursor b, Axis *a);
+Node *b_cast(Cursor b, Node *x, Dtype dt);
+Node *b_red(Cursor b, Op op, Node *x, Axis **a, int n);
+Node *b_rename(Cursor b, Node *x, Axis *from, Axis *to);
+Node *b_gather(Cursor b, Node *x, Node *e, Axis *a); /* x at place e along a */
 
 void g_renumber(Graph *g); /* ids = positions */
 void g_tidy(Graph *g);     /* merge equal nodes, drop dead ones, renumber */

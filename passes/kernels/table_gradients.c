@@ -103,65 +103,48 @@ static void find(const TableGradients *tables, const Graph *g)
 
 /* ---- what ---------------------------------------------------------------- */
 
-static Node *ew(Graph *g, const Node *by, Op op, Node *a, Node *b, Node *c)
-{
-    return g_placed(g_ew(g, op, by->loc, a, b, c), by);
-}
-
-static Node *constant(Graph *g, const Node *by, Dtype dt, double v)
-{
-    return g_placed(g_const(g, by->loc, dt, v), by);
-}
-
-static Node *cast(Graph *g, const Node *by, Node *x, Dtype dt)
-{
-    return g_placed(g_cast(g, x, dt), by);
-}
-
 /* Numbers of what has these dims, the last fastest. */
-static Node *numbers(Graph *g, const Node *by, const Dim *dim, int nd)
+static Node *numbers(Cursor b, const Dim *dim, int nd)
 {
-    Node *all = constant(g, by, Df32, 0);
+    Node *all = b_const(b, Df32, 0);
 
     for (int d = 0; d < nd; d++) {
         if (dim[d].n == 1)
             continue;
-        Node *i = g_placed(g_node(g, Oiota, by->loc, 0, NULL), by);
+        Node *i = b_node(b, Oiota, 0, NULL);
         i->at.iota.axis = dim[d].a;
         i->dim[i->nd++] = dim[d];
-        Node *size = constant(g, by, Df32, (double)dim[d].n);
-        all = ew(g, by, Oadd, ew(g, by, Omul, all, size, NULL),
-                 cast(g, by, infer(g, i), Df32), NULL);
+        Node *size = b_const(b, Df32, (double)dim[d].n);
+        all = b_op2(b, Oadd, b_op2(b, Omul, all, size),
+                    b_cast(b, infer(b.g, i), Df32));
     }
     return all;
 }
 
 /* Of each token the number of the first with the same entry. */
-static Node *first_alike(Graph *g, const Node *by, Node *e)
+static Node *first_alike(Cursor b, Node *e)
 {
     Axis *was[MAXD], *other[MAXD];
     Dim dim[MAXD];
 
     for (int d = 0; d < e->nd; d++) {
         was[d] = e->dim[d].a;
-        other[d] = g_instance(g, was[d]);
+        other[d] = g_instance(b.g, was[d]);
         dim[d] = (Dim){ other[d], e->dim[d].n };
     }
-    Node *others = g_placed(g_node(g, Orename, by->loc, 1, &e), by);
-    others->at.rename.from = g_axes(g, was, e->nd);
-    others->at.rename.to = g_axes(g, other, e->nd);
-    Node *alike = ew(g, by, Oeq, e, infer(g, others), NULL);
-    Node *n = ew(g, by, Owhere, alike, numbers(g, by, dim, e->nd),
-                 constant(g, by, Df32, MOSTTOKENS));
-    return g_placed(g_red(g, Omin, n, other, e->nd), by);
+    Node *others = b_node(b, Orename, 1, &e);
+    others->at.rename.from = g_axes(b.g, was, e->nd);
+    others->at.rename.to = g_axes(b.g, other, e->nd);
+    Node *alike = b_op2(b, Oeq, e, infer(b.g, others));
+    Node *n = b_op3(b, Owhere, alike, numbers(b, dim, e->nd),
+                    b_const(b, Df32, MOSTTOKENS));
+    return b_red(b, Omin, n, other, e->nd);
 }
 
 /* Sums of v along an axis, at its places e. */
-static Node *scattered(Graph *g, const Node *by, Node *v, Node *e, Dim along,
-                       Dtype dt)
+static Node *scattered(Cursor b, Node *v, Node *e, Dim along, Dtype dt)
 {
-    Node *in[2] = { v, e };
-    Node *n = g_placed(g_node(g, Oscatter_add, by->loc, 2, in), by);
+    Node *n = b_node(b, Oscatter_add, 2, (Node *[]){ v, e });
 
     n->at.scatter_add.axis = along.a;
     n->dt = dt;
@@ -169,38 +152,36 @@ static Node *scattered(Graph *g, const Node *by, Node *v, Node *e, Dim along,
     for (int d = 0; d < v->nd; d++)
         if (dim_of(e, v->dim[d].a) < 0)
             n->dim[n->nd++] = v->dim[d];
-    Node *a = g_accum(g, infer(g, n), Radd);
+    Node *a = g_accum(b.g, infer(b.g, n), Radd);
     a->dt = dt;
     return a;
 }
 
 static void make_rows(Graph *g, const Node *a, TableRows *rows)
 {
+    Cursor b = cursor_at(g, a);
     Node *v = a->in[0]->in[0], *e = a->in[0]->in[1];
-    Node *all = numbers(g, a, e->dim, e->nd), *first = first_alike(g, a, e);
-    Node *row =
-        ew(g, a, Owhere, ew(g, a, Olt, e, constant(g, a, e->dt, 0), NULL),
-           constant(g, a, Df32, -1), first);
-    Node *place = ew(g, a, Owhere, ew(g, a, Oeq, first, all, NULL),
-                     ew(g, a, Oadd, all, constant(g, a, Df32, 1), NULL),
-                     constant(g, a, Df32, 0));
+    Node *all = numbers(b, e->dim, e->nd), *first = first_alike(b, e);
+    Node *row = b_op3(b, Owhere, b_op2(b, Olt, e, b_const(b, e->dt, 0)),
+                      b_const(b, Df32, -1), first);
+    Node *place =
+        b_op3(b, Owhere, b_op2(b, Oeq, first, all),
+              b_op2(b, Oadd, all, b_const(b, Df32, 1)), b_const(b, Df32, 0));
 
     rows->sum =
-        scattered(g, a, v, cast(g, a, row, Di32),
+        scattered(b, v, b_cast(b, row, Di32),
                   (Dim){ g_instance(g, a->dim[0].a), g_elems(e) }, a->dt);
-    rows->place = scattered(g, a, place, e, a->dim[0], Df32);
+    rows->place = scattered(b, place, e, a->dim[0], Df32);
 }
 
 /* What the accumulator was, where n reads it. */
-static Node *gathered(Graph *g, const Node *n, TableRows *rows)
+static Node *gathered(Cursor b, TableRows *rows)
 {
     if (rows->value)
         return rows->value;
-    Node *at = ew(g, n, Osub, rows->place, constant(g, n, Df32, 1), NULL);
-    Node *in[2] = { rows->sum, cast(g, n, at, Di32) };
-    Node *x = g_placed(g_node(g, Ogather, n->loc, 2, in), n);
-    x->at.gather.axis = rows->sum->dim[0].a;
-    return rows->value = infer(g, x);
+    Node *at = b_op2(b, Osub, rows->place, b_const(b, Df32, 1));
+    return rows->value =
+               b_gather(b, rows->sum, b_cast(b, at, Di32), rows->sum->dim[0].a);
 }
 
 static Node *by_rows(Graph *g, Node *n, void *ctx)
@@ -210,14 +191,14 @@ static Node *by_rows(Graph *g, Node *n, void *ctx)
     TableRows *rows = a ? table_get(tables->rows, KEYP(a)) : NULL;
 
     if (rows)
-        return g_total(g, ew(g, n, Omul, rows->sum, rows->sum, NULL));
+        return g_total(g, b_op2(cursor_at(g, n), Omul, rows->sum, rows->sum));
     rows = table_get(tables->rows, KEYP(n));
     if (rows)
         make_rows(g, n, rows);
     for (int k = 0; k < n->nin; k++) {
         rows = table_get(tables->rows, KEYP(n->in[k]));
         if (rows)
-            n->in[k] = gathered(g, n, rows);
+            n->in[k] = gathered(cursor_at(g, n), rows);
     }
     return n;
 }

@@ -15,62 +15,24 @@
 
 /* ---- building ------------------------------------------------------------ */
 
-static Node *ew(const CloneSite *site, Op op, Node *a, Node *b)
+static Node *total(Cursor b, Node *x, Axis *axis)
 {
-    return g_ew(site->graph, op, site->map->loc, a, b, NULL);
-}
-
-static Node *where(const CloneSite *site, Node *is, Node *a, Node *b)
-{
-    return g_ew(site->graph, Owhere, site->map->loc, is, a, b);
-}
-
-static Node *number(const CloneSite *site, Dtype dt, double v)
-{
-    return g_const(site->graph, site->map->loc, dt, v);
-}
-
-static Node *total(const CloneSite *site, Node *a, Axis *axis)
-{
-    return g_red(site->graph, Osum, a, &axis, 1);
-}
-
-static Node *iota(const CloneSite *site, Axis *axis)
-{
-    return g_iota(site->graph, axis, site->map);
-}
-
-static Node *renamed(const CloneSite *site, Node *a, Axis *from, Axis *to)
-{
-    Node *n = g_node(site->graph, Orename, site->map->loc, 1, &a);
-
-    n->at.rename.from = g_axes(site->graph, &from, 1);
-    n->at.rename.to = g_axes(site->graph, &to, 1);
-    return infer(site->graph, n);
-}
-
-static Node *gathered(const CloneSite *site, Node *a, Node *e, Axis *axis)
-{
-    Node *in[2] = { a, e };
-    Node *n = g_node(site->graph, Ogather, site->map->loc, 2, in);
-
-    n->at.gather.axis = axis;
-    return infer(site->graph, n);
+    return b_red(b, Osum, x, &axis, 1);
 }
 
 /* The first place of the rank that has place x of experts. */
 static Node *first_place(const CloneSite *site, Node *x)
 {
-    Node *each = number(site, Di32, (double)site->each);
+    Node *each = b_const(site->b, Di32, (double)site->each);
 
-    return ew(site, Osub, x, ew(site, Omod, x, each));
+    return b_op2(site->b, Osub, x, b_op2(site->b, Omod, x, each));
 }
 
 /* Of the rank of each expert along axis. */
 static Node *rank_of(const CloneSite *site, Axis *axis)
 {
     Node *place =
-        g_to_padded(site->graph, site->map->at.route.axis, iota(site, axis));
+        g_to_padded(site->b.g, site->map->at.route.axis, b_iota(site->b, axis));
 
     return first_place(site, place);
 }
@@ -81,10 +43,10 @@ static Node *rank_of(const CloneSite *site, Axis *axis)
  * [a] as y [b]. */
 static Node *before(const CloneSite *site, Node *x, Axis *a, Node *y, Axis *b)
 {
-    Node *lower = ew(site, Olt, iota(site, b), iota(site, a));
-    Node *equal = ew(site, Oland, ew(site, Oeq, y, x), lower);
+    Node *lower = b_op2(site->b, Olt, b_iota(site->b, b), b_iota(site->b, a));
+    Node *equal = b_op2(site->b, Oland, b_op2(site->b, Oeq, y, x), lower);
 
-    return ew(site, Olor, ew(site, Ogt, y, x), equal);
+    return b_op2(site->b, Olor, b_op2(site->b, Ogt, y, x), equal);
 }
 
 /* x [a]: the sum of those that stand before each, along b; of: null, or only of
@@ -92,16 +54,18 @@ static Node *before(const CloneSite *site, Node *x, Axis *a, Node *y, Axis *b)
 static Node *sum_before(const CloneSite *site, Node *x, Axis *a, Axis *b,
                         Node *of)
 {
-    Node *y = renamed(site, x, a, b);
+    Node *y = b_rename(site->b, x, a, b);
     Node *is = before(site, x, a, y, b);
 
-    is = of ? ew(site, Oland, is, of) : is;
-    return total(site, where(site, is, y, number(site, x->dt, 0)), b);
+    is = of ? b_op2(site->b, Oland, is, of) : is;
+    return total(site->b,
+                 b_op3(site->b, Owhere, is, y, b_const(site->b, x->dt, 0)), b);
 }
 
 static Node *beyond(const CloneSite *site, Node *x, Node *mean)
 {
-    return ew(site, Omaximum, ew(site, Osub, x, mean), number(site, Df32, 0));
+    return b_op2(site->b, Omaximum, b_op2(site->b, Osub, x, mean),
+                 b_const(site->b, Df32, 0));
 }
 
 /* ---- the plan ------------------------------------------------------------ */
@@ -114,36 +78,39 @@ static Node *count(const CloneSite *site)
 
     for (int d = 0; d < e->nd; d++)
         axes[d] = e->dim[d].a;
-    return g_red(site->graph, Osum, ew(site, Oeq, e, iota(site, site->expert)),
-                 axes, e->nd);
+    return b_red(site->b, Osum,
+                 b_op2(site->b, Oeq, e, b_iota(site->b, site->expert)), axes,
+                 e->nd);
 }
 
 /* f32 [expert]; n: counts. */
 static Node *spill(const CloneSite *site, Node *n, Node *mean)
 {
-    Node *same = ew(site, Oeq, rank_of(site, site->expert),
-                    rank_of(site, site->expert2));
-    Node *m = renamed(site, n, site->expert, site->expert2);
-    Node *load =
-        total(site, where(site, same, m, number(site, Df32, 0)), site->expert2);
-    Node *up_to = ew(site, Osub, load,
-                     sum_before(site, n, site->expert, site->expert2, same));
+    Node *same = b_op2(site->b, Oeq, rank_of(site, site->expert),
+                       rank_of(site, site->expert2));
+    Node *m = b_rename(site->b, n, site->expert, site->expert2);
+    Node *load = total(
+        site->b, b_op3(site->b, Owhere, same, m, b_const(site->b, Df32, 0)),
+        site->expert2);
+    Node *up_to = b_op2(site->b, Osub, load,
+                        sum_before(site, n, site->expert, site->expert2, same));
 
-    return ew(site, Osub, beyond(site, up_to, mean),
-              beyond(site, ew(site, Osub, up_to, n), mean));
+    return b_op2(site->b, Osub, beyond(site, up_to, mean),
+                 beyond(site, b_op2(site->b, Osub, up_to, n), mean));
 }
 
 /* f32 [rank] */
 static Node *spare(const CloneSite *site, Node *n, Node *mean)
 {
-    Node *first = ew(site, Omul, iota(site, site->rank),
-                     number(site, Di32, (double)site->each));
-    Node *its = ew(site, Oeq, first, rank_of(site, site->expert));
-    Node *load =
-        total(site, where(site, its, n, number(site, Df32, 0)), site->expert);
-    Node *room = ew(site, Omul, mean, number(site, Df32, CLONEROOM));
+    Node *first = b_op2(site->b, Omul, b_iota(site->b, site->rank),
+                        b_const(site->b, Di32, (double)site->each));
+    Node *its = b_op2(site->b, Oeq, first, rank_of(site, site->expert));
+    Node *load = total(
+        site->b, b_op3(site->b, Owhere, its, n, b_const(site->b, Df32, 0)),
+        site->expert);
+    Node *room = b_op2(site->b, Omul, mean, b_const(site->b, Df32, CLONEROOM));
 
-    return ew(site, Ominimum, beyond(site, mean, load), room);
+    return b_op2(site->b, Ominimum, beyond(site, mean, load), room);
 }
 
 /* f32 [rank expert]: rows of the expert that a clone there would take. */
@@ -152,107 +119,115 @@ static Node *overlap(const CloneSite *site, Node *n, Node *mean)
     Node *out = spill(site, n, mean), *in = spare(site, n, mean);
     Node *from = sum_before(site, out, site->expert, site->expert2, NULL);
     Node *to = sum_before(site, in, site->rank, site->rank2, NULL);
-    Node *end =
-        ew(site, Ominimum, ew(site, Oadd, to, in), ew(site, Oadd, from, out));
-    Node *rows = ew(site, Osub, end, ew(site, Omaximum, to, from));
-    Node *least = ew(site, Omul, mean, number(site, Df32, CLONELEAST));
-    Node *is = ew(site, Oland, ew(site, Oge, rows, least),
-                  ew(site, Ogt, rows, number(site, Df32, 0)));
+    Node *end = b_op2(site->b, Ominimum, b_op2(site->b, Oadd, to, in),
+                      b_op2(site->b, Oadd, from, out));
+    Node *rows = b_op2(site->b, Osub, end, b_op2(site->b, Omaximum, to, from));
+    Node *least =
+        b_op2(site->b, Omul, mean, b_const(site->b, Df32, CLONELEAST));
+    Node *is = b_op2(site->b, Oland, b_op2(site->b, Oge, rows, least),
+                     b_op2(site->b, Ogt, rows, b_const(site->b, Df32, 0)));
 
-    return where(site, is, rows, number(site, Df32, 0));
+    return b_op3(site->b, Owhere, is, rows, b_const(site->b, Df32, 0));
 }
 
 static Node *by_slot(const CloneSite *site, Node *a)
 {
     Axis *axes[2] = { site->rank, site->copy };
-    Node *n = g_node(site->graph, Omerge, site->map->loc, 1, &a);
+    Node *n = b_node(site->b, Omerge, 1, &a);
 
-    n->at.merge.axes = g_axes(site->graph, axes, 2);
+    n->at.merge.axes = g_axes(site->b.g, axes, 2);
     n->at.merge.new = site->clone;
-    return infer(site->graph, n);
+    return infer(site->b.g, n);
 }
 
 /* Slots in which an expert's shares lie side by side, from 0 on. */
 static Node *shares_before(const CloneSite *site, Node *expert, Node *share)
 {
     Node *same =
-        ew(site, Oeq, renamed(site, expert, site->clone, site->clone2), expert);
-    Node *lower =
-        ew(site, Olt, iota(site, site->clone2), iota(site, site->clone));
-    Node *other = renamed(site, share, site->clone, site->clone2);
+        b_op2(site->b, Oeq,
+              b_rename(site->b, expert, site->clone, site->clone2), expert);
+    Node *lower = b_op2(site->b, Olt, b_iota(site->b, site->clone2),
+                        b_iota(site->b, site->clone));
+    Node *other = b_rename(site->b, share, site->clone, site->clone2);
 
-    return total(
-        site,
-        where(site, ew(site, Oland, same, lower), other, number(site, Di32, 0)),
-        site->clone2);
+    return total(site->b,
+                 b_op3(site->b, Owhere, b_op2(site->b, Oland, same, lower),
+                       other, b_const(site->b, Di32, 0)),
+                 site->clone2);
 }
 
 /* f32: rows of the rank that has most over an equal share of those of the step.
  * Of a choice without a row, -1, no rank is the one. */
 Node *clone_load(const CloneSite *site, Node *slot)
 {
-    Node *e = site->map->in[0], *zero = number(site, Di32, 0);
-    Node *rank = iota(site, site->rank), *copies, *load;
-    Node *place = g_to_padded(site->graph, site->map->at.route.axis, e);
+    Node *e = site->map->in[0], *zero = b_const(site->b, Di32, 0);
+    Node *rank = b_iota(site->b, site->rank), *copies, *load;
+    Node *place = g_to_padded(site->b.g, site->map->at.route.axis, e);
     Axis *axes[MAXD];
     int n = 0;
 
-    copies = number(site, Di32, (double)site->copy->n);
-    Node *first = ew(site, Osub, slot, ew(site, Omod, slot, copies));
-    Node *there = ew(site, Oeq, first, ew(site, Omul, rank, copies));
-    Node *each = number(site, Di32, (double)site->each);
-    Node *home =
-        ew(site, Oeq, first_place(site, place), ew(site, Omul, rank, each));
-    home = ew(site, Oland, home, ew(site, Oge, e, zero));
-    Node *is = where(site, ew(site, Oge, slot, zero), there, home);
+    copies = b_const(site->b, Di32, (double)site->copy->n);
+    Node *first =
+        b_op2(site->b, Osub, slot, b_op2(site->b, Omod, slot, copies));
+    Node *there =
+        b_op2(site->b, Oeq, first, b_op2(site->b, Omul, rank, copies));
+    Node *each = b_const(site->b, Di32, (double)site->each);
+    Node *home = b_op2(site->b, Oeq, first_place(site, place),
+                       b_op2(site->b, Omul, rank, each));
+    home = b_op2(site->b, Oland, home, b_op2(site->b, Oge, e, zero));
+    Node *is =
+        b_op3(site->b, Owhere, b_op2(site->b, Oge, slot, zero), there, home);
     for (int d = 0; d < e->nd; d++)
         if (!g_ismicro(e->dim[d].a))
             axes[n++] = e->dim[d].a;
-    load = g_red(site->graph, Omean, g_cast(site->graph, is, Df32), axes, n);
-    load = ew(site, Odiv, load, total(site, load, site->rank));
-    load = ew(site, Omul, load, number(site, Df32, (double)site->rank->n));
-    return g_red(site->graph, Omax, load, (Axis *[]){ site->rank }, 1);
+    load = b_red(site->b, Omean, b_cast(site->b, is, Df32), axes, n);
+    load = b_op2(site->b, Odiv, load, total(site->b, load, site->rank));
+    load = b_op2(site->b, Omul, load,
+                 b_const(site->b, Df32, (double)site->rank->n));
+    return b_red(site->b, Omax, load, (Axis *[]){ site->rank }, 1);
 }
 
 ClonePlan plan_clones(const CloneSite *site)
 {
-    Node *n = g_cast(site->graph, count(site), Df32);
-    Node *mean = ew(site, Odiv, total(site, n, site->expert),
-                    number(site, Df32, (double)site->rank->n));
+    Node *n = b_cast(site->b, count(site), Df32);
+    Node *mean = b_op2(site->b, Odiv, total(site->b, n, site->expert),
+                       b_const(site->b, Df32, (double)site->rank->n));
     Node *rows = overlap(site, n, mean);
-    Node *best = g_node(site->graph, Otopk, site->map->loc, 1, &rows);
+    Node *best = b_node(site->b, Otopk, 1, &rows);
 
     best->at.topk.k = site->copy->n;
     best->at.topk.axis = site->expert;
     best->at.topk.new = site->copy;
-    infer(site->graph, best);
-    Node *take = by_slot(site, gathered(site, rows, best, site->expert));
-    Node *is = ew(site, Ogt, take, number(site, Df32, 0));
-    Node *e = where(site, is, by_slot(site, best), number(site, Di32, -1));
-    Node *of = ew(site, Omaximum, gathered(site, n, e, site->expert),
-                  number(site, Df32, 1));
-    Node *share = ew(site, Omul, ew(site, Odiv, take, of),
-                     number(site, Df32, CLONESHARES));
+    infer(site->b.g, best);
+    Node *take = by_slot(site, b_gather(site->b, rows, best, site->expert));
+    Node *is = b_op2(site->b, Ogt, take, b_const(site->b, Df32, 0));
+    Node *e = b_op3(site->b, Owhere, is, by_slot(site, best),
+                    b_const(site->b, Di32, -1));
+    Node *of = b_op2(site->b, Omaximum, b_gather(site->b, n, e, site->expert),
+                     b_const(site->b, Df32, 1));
+    Node *share = b_op2(site->b, Omul, b_op2(site->b, Odiv, take, of),
+                        b_const(site->b, Df32, CLONESHARES));
     ClonePlan p = { .expert = e };
 
-    share = g_cast(site->graph, share, Di32);
+    share = b_cast(site->b, share, Di32);
     p.from = shares_before(site, e, share);
-    p.to = ew(site, Oadd, p.from, share);
+    p.to = b_op2(site->b, Oadd, p.from, share);
     return p;
 }
 
 Node *clone_of(const CloneSite *site, const ClonePlan *plan, Node *token)
 {
-    Node *all = number(site, Di32, CLONESHARES);
-    Node *mixed = number(site, Di32, 633); /* near all / 1.618, and odd */
+    Node *all = b_const(site->b, Di32, CLONESHARES);
+    Node *mixed = b_const(site->b, Di32, 633); /* near all / 1.618, and odd */
     Node *e = site->map->in[0];
-    Node *at = ew(site, Omul, ew(site, Omod, token, all), mixed);
+    Node *at = b_op2(site->b, Omul, b_op2(site->b, Omod, token, all), mixed);
     Axis *clone = site->clone;
 
-    at = ew(site, Omod, at, all);
-    Node *is = ew(site, Oland, ew(site, Oge, at, plan->from),
-                  ew(site, Olt, at, plan->to));
-    is = ew(site, Oland, ew(site, Oeq, e, plan->expert), is);
-    Node *n = where(site, is, iota(site, clone), number(site, Di32, -1));
-    return g_red(site->graph, Omax, n, &clone, 1);
+    at = b_op2(site->b, Omod, at, all);
+    Node *is = b_op2(site->b, Oland, b_op2(site->b, Oge, at, plan->from),
+                     b_op2(site->b, Olt, at, plan->to));
+    is = b_op2(site->b, Oland, b_op2(site->b, Oeq, e, plan->expert), is);
+    Node *n = b_op3(site->b, Owhere, is, b_iota(site->b, clone),
+                    b_const(site->b, Di32, -1));
+    return b_red(site->b, Omax, n, &clone, 1);
 }

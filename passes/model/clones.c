@@ -49,6 +49,7 @@ static CloneSite site_of(Graph *g, Node *m, int64_t slots)
     int64_t ranks = opts_int(g->opts, "fold.ep");
     CloneSite s = { .graph = g,
                     .map = m,
+                    .b = cursor_at(g, m),
                     .expert = unpadded(m->at.route.axis),
                     .each = axis->n / ranks };
 
@@ -94,11 +95,9 @@ static Node *copied(const CloneSite *site, Node *w, const ClonePlan *plan)
 {
     Node *place =
         g_to_padded(site->graph, site->map->at.route.axis, plan->expert);
-    Node *in[2] = { w, place };
-    Node *n = g_node(site->graph, Ogather, w->loc, 2, in);
 
-    n->at.gather.axis = site->map->at.route.axis;
-    return infer(site->graph, n);
+    return b_gather(cursor_at(site->graph, w), w, place,
+                    site->map->at.route.axis);
 }
 
 static double elements_each(Node *const *w, const Axis *axis)

@@ -25,56 +25,45 @@ void add_metric(Graph *g, const char *name, Node *value)
 
     for (int k = 2; has_metric(g, value->scope, own); k++)
         own = intern(strf(g->arena, "%s%d", name, k));
-    Node *m = g_placed(g_node(g, Ometric, value->loc, 1, &value), value);
+    Node *m = b_node(cursor_at(g, value), Ometric, 1, &value);
     m->at.metric.name = own;
     infer(g, m);
 }
 
-static Node *two(Graph *g, Op op, Node *a, Node *b)
+static Node *total(Cursor b, Node *x, Axis *axis)
 {
-    return g_placed(g_ew(g, op, a->loc, a, b, NULL), a);
-}
-
-static Node *number(Graph *g, const Node *like, double v)
-{
-    return g_const(g, like->loc, Df32, v);
-}
-
-static Node *over(Graph *g, Op op, Node *a, Axis *axis)
-{
-    return g_placed(g_red(g, op, a, &axis, 1), a);
+    return b_red(b, Osum, x, &axis, 1);
 }
 
 /* [axis]: the share of choices that each has. */
-static Node *load_of(Graph *g, const Node *pick, Node *e, Axis *axis)
+static Node *load_of(Cursor b, Node *e, Axis *axis)
 {
     Axis *axes[MAXD];
     int n = 0;
-    Node *each = g_iota(g, axis, pick);
+    Node *each = b_iota(b, axis);
 
     for (int i = 0; i < e->nd; i++)
         if (!g_ismicro(e->dim[i].a))
             axes[n++] = e->dim[i].a;
-    Node *is = g_placed(g_ew(g, Oeq, pick->loc, e, each, NULL), pick);
-    Node *share = g_red(g, Omean, g_placed(g_cast(g, is, Df32), pick), axes, n);
-    g_placed(share, pick);
-    return two(g, Odiv, share, over(g, Osum, share, axis));
+    Node *is = b_cast(b, b_op2(b, Oeq, e, each), Df32);
+    Node *share = b_red(b, Omean, is, axes, n);
+    return b_op2(b, Odiv, share, total(b, share, axis));
 }
 
 /* Shares of n over the mean of all. */
-static Node *over_mean(Graph *g, Node *load, Axis *axis)
+static Node *over_mean(Cursor b, Node *load, Axis *axis)
 {
-    return two(g, Omul, load, number(g, load, (double)axis->n));
+    return b_op2(b, Omul, load, b_const(b, Df32, (double)axis->n));
 }
 
-static Node *entropy(Graph *g, Node *load, Axis *axis)
+static Node *entropy(Cursor b, Node *load, Axis *axis)
 {
-    Node *least = two(g, Omaximum, load, number(g, load, 1e-30));
-    Node *ln = g_placed(g_ew(g, Olog, load->loc, least, NULL, NULL), load);
+    Node *least = b_op2(b, Omaximum, load, b_const(b, Df32, 1e-30));
+    Node *ln = b_op1(b, Olog, least);
     double scale = axis->n > 1 ? -1 / log((double)axis->n) : 0;
 
-    return two(g, Omul, over(g, Osum, two(g, Omul, load, ln), axis),
-               number(g, load, scale));
+    return b_op2(b, Omul, total(b, b_op2(b, Omul, load, ln), axis),
+                 b_const(b, Df32, scale));
 }
 
 Axis *own_axis(Graph *g, const char *name, int64_t n)
@@ -87,32 +76,32 @@ Axis *own_axis(Graph *g, const char *name, int64_t n)
     }
 }
 
-static Node *of_ranks(Graph *g, Node *load, Axis *axis, int64_t ranks)
+static Node *of_ranks(Cursor b, Node *load, Axis *axis, int64_t ranks)
 {
-    Axis **into = alloc(g->arena, 2 * sizeof *into);
-    Node *n = g_placed(g_node(g, Osplit, load->loc, 1, &load), load);
+    Axis *into[2] = { own_axis(b.g, "rank", ranks),
+                      own_axis(b.g, "member", axis->n / ranks) };
+    Node *n = b_node(b, Osplit, 1, &load);
 
-    into[0] = own_axis(g, "rank", ranks);
-    into[1] = own_axis(g, "member", axis->n / ranks);
     n->at.split.axis = axis;
-    n->at.split.into = (Axes){ 2, into };
-    Node *rank = over_mean(g, over(g, Osum, infer(g, n), into[1]), into[0]);
-    return over(g, Omax, rank, into[0]);
+    n->at.split.into = g_axes(b.g, into, 2);
+    Node *rank = over_mean(b, total(b, infer(b.g, n), into[1]), into[0]);
+    return b_red(b, Omax, rank, into, 1);
 }
 
 static Node *add_layer(Graph *g, const Node *pick, Node *e, Node *most)
 {
     Axis *axis = unpadded(pick->at.pick.axis);
     int64_t ranks = opts_int(g->opts, "fold.ep");
-    Node *load = load_of(g, pick, e, axis);
-    Node *each = over_mean(g, load, axis), *full = over(g, Omax, each, axis);
+    Cursor b = cursor_at(g, pick);
+    Node *load = load_of(b, e, axis), *each = over_mean(b, load, axis);
+    Node *full = b_red(b, Omax, each, &axis, 1);
 
     add_metric(g, "expert_loads", each);
     add_metric(g, "expert_load", full);
-    add_metric(g, "expert_entropy", entropy(g, load, axis));
+    add_metric(g, "expert_entropy", entropy(b, load, axis));
     if (ranks > 1 && axis->n % ranks == 0)
-        add_metric(g, "rank_load", of_ranks(g, load, axis, ranks));
-    return most ? two(g, Omaximum, most, full) : full;
+        add_metric(g, "rank_load", of_ranks(b, load, axis, ranks));
+    return most ? b_op2(cursor_at(g, most), Omaximum, most, full) : full;
 }
 
 static const Scope *outermost(const Scope *scope)

@@ -19,8 +19,7 @@
 enum { DRAWS = 1021 }; /* a prime: no other period meets it */
 
 typedef struct Forced {
-    Graph *g;
-    const Node *pick;
+    Cursor b, pre;       /* at the pick; there, but in pre */
     Node *e;             /* the router's choice */
     const Axis *choices; /* of a token; null: it has one */
     Axis *experts;
@@ -38,42 +37,25 @@ static const Axis *choices_of(const Node *e)
 Node *token_number(Graph *g, const Node *by, const Node *e, const Axis *top,
                    int64_t *tokens)
 {
+    Cursor b = cursor_at(g, by);
     Node *sum = NULL;
 
     *tokens = 1;
     for (int d = e->nd; d-- > 0;) {
         if (e->dim[d].a == top || g_ismicro(e->dim[d].a))
             continue;
-        Node *i = g_iota(g, e->dim[d].a, by);
-        Node *k = g_const(g, by->loc, Di32, (double)*tokens);
-        i = g_placed(g_ew(g, Omul, by->loc, i, k, NULL), by);
-        sum = sum ? g_placed(g_ew(g, Oadd, by->loc, sum, i, NULL), by) : i;
+        Node *i = b_iota(b, e->dim[d].a);
+        i = b_op2(b, Omul, i, b_const(b, Di32, (double)*tokens));
+        sum = sum ? b_op2(b, Oadd, sum, i) : i;
         *tokens *= e->dim[d].n;
     }
     return sum;
 }
 
-static Node *ew(const Forced *forced, Op op, Node *a, Node *b)
-{
-    return g_placed(g_ew(forced->g, op, forced->pick->loc, a, b, NULL),
-                    forced->pick);
-}
-
-static Node *number(const Forced *forced, Dtype dt, double v)
-{
-    return g_const(forced->g, forced->pick->loc, dt, v);
-}
-
-static Node *in_pre(Node *n)
-{
-    n->reg = REGpre;
-    return n;
-}
-
 /* f32 [rows experts], in [0, 1). */
 static Node *uniform(const Forced *forced, Axis *rows, int64_t n)
 {
-    Node *r = g_node(forced->g, Orandom, forced->pick->loc, 0, NULL);
+    Node *r = b_node(forced->pre, Orandom, 0, NULL);
 
     r->at.random.kind = RANDuniform;
     r->at.random.arg = 1;
@@ -81,56 +63,46 @@ static Node *uniform(const Forced *forced, Axis *rows, int64_t n)
     r->dt = Df32;
     r->dim[r->nd++] = (Dim){ rows, n };
     r->dim[r->nd++] = (Dim){ forced->experts, forced->experts->n };
-    return in_pre(g_placed(infer(forced->g, r), forced->pick));
+    return infer(forced->b.g, r);
 }
 
 /* The largest of each row, as many as a token chooses: [rows top] or [rows]. */
 static Node *largest(const Forced *forced, Node *v)
 {
-    Graph *g = forced->g;
+    Graph *g = forced->b.g;
     const Node *c = choice_of(forced->e);
     Axis *top = forced->choices ? c->at.topk.new : g_axis(g, "top'1");
-    Node *n = g_node(g, Otopk, forced->pick->loc, 1, &v);
+    Node *n = b_node(forced->pre, Otopk, 1, &v);
 
     n->at.topk.k = forced->choices ? c->at.topk.k : 1;
     n->at.topk.axis = forced->experts;
     n->at.topk.new = top;
-    in_pre(g_placed(infer(g, n), forced->pick));
-    return forced->choices
-               ? n
-               : in_pre(g_placed(g_red(g, Osum, n, &top, 1), forced->pick));
-}
-
-static Node *row_of(const Forced *forced, Node *table, Axis *rows, Node *at)
-{
-    Node *in[2] = { table, at };
-    Node *n = g_node(forced->g, Ogather, forced->pick->loc, 2, in);
-
-    n->at.gather.axis = rows;
-    return g_placed(infer(forced->g, n), forced->pick);
+    infer(g, n);
+    return forced->choices ? n : b_red(forced->pre, Osum, n, &top, 1);
 }
 
 /* ---- rules --------------------------------------------------------------- */
 
 static Node *balanced(const Forced *forced)
 {
+    Cursor b = forced->b;
     int64_t tokens, experts = forced->experts->n;
-    Axis *block = g_axis(forced->g, "block'1");
-    Node *t = token_number(forced->g, forced->pick, forced->e, forced->choices,
-                           &tokens);
-    Node *size = number(forced, Di32, (double)experts);
-    Node *at = ew(forced, Osub, t, ew(forced, Omod, t, size));
+    Axis *block = g_axis(b.g, "block'1");
+    Node *t = token_number(b.g, b.at, forced->e, forced->choices, &tokens);
+    Node *size = b_const(b, Di32, (double)experts);
+    Node *at = b_op2(b, Osub, t, b_op2(b, Omod, t, size));
 
-    at = g_cast(forced->g, ew(forced, Odiv, at, size), Di32); /* exact */
+    at = b_cast(b, b_op2(b, Odiv, at, size), Di32); /* exact */
     Node *u = uniform(forced, block, (tokens + experts - 1) / experts);
-    Node *n = row_of(forced, largest(forced, u), block, at);
-    return ew(forced, Omod, ew(forced, Oadd, n, t), size);
+    Node *n = b_gather(b, largest(forced, u), at, block);
+    return b_op2(b, Omod, b_op2(b, Oadd, n, t), size);
 }
 
 /* f32 [experts]: 1 / odds. */
 static Node *inverse_odds(const Forced *forced)
 {
-    const Opts *opts = forced->g->opts;
+    Cursor b = forced->pre;
+    const Opts *opts = b.g->opts;
     double power;
 
     if (!assumed_power(opts, &power))
@@ -138,53 +110,51 @@ static Node *inverse_odds(const Forced *forced)
             "route.balance=assumed draws by route.assume=uniform or zipf:1, "
             "not by a file");
     if (power == 0)
-        return number(forced, Df32, 1);
-    Node *i = in_pre(g_iota(forced->g, forced->experts, forced->pick));
-    Node *at = in_pre(ew(forced, Oadd, i, number(forced, Di32, 1)));
-    Node *ln = in_pre(ew(forced, Olog, g_cast(forced->g, at, Df32), NULL));
-    Node *up = in_pre(ew(forced, Omul, ln, number(forced, Df32, power)));
-    return in_pre(ew(forced, Oexp, up, NULL));
+        return b_const(b, Df32, 1);
+    Node *at = b_op2(b, Oadd, b_iota(b, forced->experts), b_const(b, Di32, 1));
+    Node *ln = b_op1(b, Olog, b_cast(b, at, Df32));
+    return b_op1(b, Oexp, b_op2(b, Omul, ln, b_const(b, Df32, power)));
 }
 
 static Node *drawn(const Forced *forced)
 {
+    Cursor b = forced->b, pre = forced->pre;
     int64_t tokens;
-    Axis *draw = g_axis(forced->g, "draw'1");
-    Node *t = token_number(forced->g, forced->pick, forced->e, forced->choices,
-                           &tokens);
+    Axis *draw = g_axis(b.g, "draw'1");
+    Node *t = token_number(b.g, b.at, forced->e, forced->choices, &tokens);
     int64_t n = tokens < DRAWS ? tokens : DRAWS;
     Node *u = uniform(forced, draw, n);
 
-    u = in_pre(ew(forced, Omaximum, u, number(forced, Df32, 1e-30)));
-    u = in_pre(ew(forced, Omul, in_pre(ew(forced, Olog, u, NULL)),
-                  inverse_odds(forced)));
-    Node *at = ew(forced, Omod, t, number(forced, Di32, (double)n));
-    return row_of(forced, largest(forced, u), draw, at);
+    u = b_op2(pre, Omaximum, u, b_const(pre, Df32, 1e-30));
+    u = b_op2(pre, Omul, b_op1(pre, Olog, u), inverse_odds(forced));
+    Node *at = b_op2(b, Omod, t, b_const(b, Di32, (double)n));
+    return b_gather(b, largest(forced, u), at, draw);
 }
 
 /* ---- entry --------------------------------------------------------------- */
 
 static Node *forced_choice(const Forced *forced)
 {
-    Node *n = opts_expert_load(forced->g->opts) == LOADassumed
-                  ? drawn(forced)
-                  : balanced(forced);
-    Node *zero = ew(forced, Omul, forced->e, number(forced, forced->e->dt, 0));
+    Cursor b = forced->b;
+    Node *n = opts_expert_load(b.g->opts) == LOADassumed ? drawn(forced)
+                                                         : balanced(forced);
+    Node *zero = b_op2(b, Omul, forced->e, b_const(b, forced->e->dt, 0));
 
-    return ew(forced, Oadd, zero, n);
+    return b_op2(b, Oadd, zero, n);
 }
 
 void force_choices(Graph *g)
 {
     size_t count = vec_len(g->node);
     Table *done = table_new(g->arena);
-    Forced f = { .g = g };
+    Forced f = { 0 };
 
     for (size_t i = 0; i < count; i++) {
         Node *p = g->node[i], *e = router_choice(p);
         if (!e || table_get(done, KEYP(e)))
             continue;
-        f.pick = p;
+        f.b = f.pre = cursor_at(g, p);
+        f.pre.reg = REGpre;
         f.e = e;
         f.choices = choices_of(e);
         f.experts = unpadded(p->at.pick.axis);

@@ -65,6 +65,7 @@ static const double CLONEROOM = 0.5, CLONELEAST = 1.0 / 32;
 typedef struct CloneSite {
     Graph *graph;
     Node *map;
+    Cursor b; /* at the map */
     Axis *expert, *expert2, *rank, *rank2, *copy, *clone, *clone2;
     int64_t each; /* places for experts on a rank */
 } CloneSite;

@@ -89,49 +89,24 @@ typedef struct ScaledOperand {
 /* What rounds an operand, or makes it of what was rounded, where `at` stands,
  * in a region. */
 typedef struct OperandBuilder {
-    Graph *g;
+    Cursor b;
     ScaledDtype to;
     OperandUse use;
     const Param *param; /* that the products are of */
     const Placement *placement;
-    const Node *at;
-    Region reg;
-    int again;
     int own_gradient; /* `at` makes that of param */
     Axes axes;        /* those that blocks cut, or all that one scale is for */
     Axes blocks, own;
     Axis *pairs;
 } OperandBuilder;
 
-static Node *here(const OperandBuilder *builder, Node *n)
-{
-    n->again = builder->again;
-    g_placed(n, builder->at)->reg = builder->reg;
-    return n;
-}
-
-static Node *ew(const OperandBuilder *builder, Op op, Node *x, Node *y)
-{
-    return here(builder, g_ew(builder->g, op, builder->at->loc, x, y, NULL));
-}
-
-static Node *number(const OperandBuilder *builder, double v)
-{
-    return g_const(builder->g, builder->at->loc, Df32, v);
-}
-
-static Node *as(const OperandBuilder *builder, Node *x, Dtype t)
-{
-    return x->dt == t ? x : here(builder, g_cast(builder->g, x, t));
-}
-
 static Node *largest(const OperandBuilder *builder, Node *x)
 {
-    Node *n = here(builder, g_node(builder->g, Oamax, builder->at->loc, 1, &x));
+    Node *n = b_node(builder->b, Oamax, 1, &x);
 
     n->at.amax = (struct amax_attrs){ builder->to.layout, builder->axes,
                                       builder->blocks };
-    return infer(builder->g, n);
+    return infer(builder->b.g, n);
 }
 
 /* Of all values that have one second scale. */
@@ -149,7 +124,7 @@ static Node *largest_of_all(const OperandBuilder *builder, Node *x)
  * meets, the same in every fold and step. */
 static int64_t random_key(const OperandBuilder *builder)
 {
-    uint64_t h = (uint64_t)opts_int(builder->g->opts, "seed");
+    uint64_t h = (uint64_t)opts_int(builder->b.g->opts, "seed");
 
     for (const char *s = builder->param->path; *s; s++)
         h = mix64(h, (uint64_t)(unsigned char)*s);
@@ -159,8 +134,7 @@ static int64_t random_key(const OperandBuilder *builder)
 static Node *quantized(const OperandBuilder *builder, Node *x, Node *scale)
 {
     Node *in[2] = { x, scale };
-    Node *n =
-        here(builder, g_node(builder->g, Oquantize, builder->at->loc, 2, in));
+    Node *n = b_node(builder->b, Oquantize, 2, in);
 
     n->at.quantize =
         (struct quantize_attrs){ builder->to.layout, builder->axes,
@@ -168,8 +142,8 @@ static Node *quantized(const OperandBuilder *builder, Node *x, Node *scale)
                                  builder->pairs,     0 };
     if (builder->to.rounding == ROUNDstochastic)
         n->at.quantize.key = random_key(builder);
-    infer(builder->g, n);
-    if (!builder->again)
+    infer(builder->b.g, n);
+    if (!builder->b.again)
         watch_quantize(builder->placement->watch, n, builder->use,
                        builder->param);
     return n;
@@ -190,39 +164,41 @@ static Rounding rounded(const OperandBuilder *builder, Node *x)
 
     if (builder->to.formula == FORMULAdelayed) {
         s = delayed_scale(builder->placement->delayed, builder->param,
-                          builder->use, builder->at, x, most);
+                          builder->use, builder->b.at, x, most);
         r.numbers = quantized(builder, x, s);
-        r.outer = ew(builder, Odiv, number(builder, 1), s);
+        r.outer = b_op2(builder->b, Odiv, b_const(builder->b, Df32, 1), s);
         return r;
     }
     a = largest(builder, x);
-    one = number(builder, 1);
+    one = b_const(builder->b, Df32, 1);
     switch (builder->to.formula) {
     case FORMULAamax:
-        s = ew(builder, Oamax_scale, a, number(builder, most));
+        s = b_op2(builder->b, Oamax_scale, a, b_const(builder->b, Df32, most));
         r.numbers = quantized(builder, x, s);
-        r.outer = ew(builder, Odiv, one, s);
+        r.outer = b_op2(builder->b, Odiv, one, s);
         return r;
     case FORMULApow2:
-        s = ew(builder, Opow2_scale, a, number(builder, most));
+        s = b_op2(builder->b, Opow2_scale, a, b_const(builder->b, Df32, most));
         r.numbers = quantized(builder, x, s);
-        r.inverse = ew(builder, Odiv, one, s);
+        r.inverse = b_op2(builder->b, Odiv, one, s);
         return r;
     case FORMULAmx:
-        s = as(builder, ew(builder, Omx_inverse, a, number(builder, most)),
-               De8m0);
-        r.numbers = quantized(builder, x, ew(builder, Omx_scale, s, NULL));
+        s = b_cast(
+            builder->b,
+            b_op2(builder->b, Omx_inverse, a, b_const(builder->b, Df32, most)),
+            De8m0);
+        r.numbers = quantized(builder, x, b_op1(builder->b, Omx_scale, s));
         r.inverse = s;
         return r;
     default: break;
     }
     most *= largest_number(De4m3);
-    t = ew(builder, Oamax_scale, largest_of_all(builder, x),
-           number(builder, most));
-    s = as(builder, ew(builder, Onv_inverse, a, t), De4m3);
-    r.numbers = quantized(builder, x, ew(builder, Onv_scale, s, t));
+    t = b_op2(builder->b, Oamax_scale, largest_of_all(builder, x),
+              b_const(builder->b, Df32, most));
+    s = b_cast(builder->b, b_op2(builder->b, Onv_inverse, a, t), De4m3);
+    r.numbers = quantized(builder, x, b_op2(builder->b, Onv_scale, s, t));
     r.inverse = s;
-    r.outer = ew(builder, Odiv, one, t);
+    r.outer = b_op2(builder->b, Odiv, one, t);
     return r;
 }
 
@@ -234,15 +210,15 @@ static ScaledOperand operand_of(const OperandBuilder *builder,
     Node *in[2] = { rounding->numbers, rounding->inverse };
 
     if (!rounding->inverse)
-        return (ScaledOperand){
-            as(builder, rounding->numbers, rounding->of->dt), rounding->outer
-        };
-    Node *n =
-        here(builder, g_node(builder->g, Odequantize, builder->at->loc, 2, in));
+        return (ScaledOperand){ b_cast(builder->b, rounding->numbers,
+                                       rounding->of->dt),
+                                rounding->outer };
+    Node *n = b_node(builder->b, Odequantize, 2, in);
     n->at.dequantize =
         (struct dequantize_attrs){ builder->to.layout, rounding->axes,
                                    rounding->blocks, rounding->pairs };
-    return (ScaledOperand){ as(builder, infer(builder->g, n), rounding->of->dt),
+    return (ScaledOperand){ b_cast(builder->b, infer(builder->b.g, n),
+                                   rounding->of->dt),
                             rounding->outer };
 }
 
@@ -265,15 +241,15 @@ static void cut_into_blocks(OperandBuilder *builder, Axis *const *cut, int ncut)
     Axis *blocks[2];
 
     for (int i = 0; i < ncut; i++)
-        blocks[i] = axis_of_blocks(builder->g, cut[i],
+        blocks[i] = axis_of_blocks(builder->b.g, cut[i],
                                    i + 1 < ncut ? info->rows : info->cols);
     if (ncut) {
-        builder->axes = g_axes(builder->g, cut, ncut);
-        builder->blocks = g_axes(builder->g, blocks, ncut);
+        builder->axes = g_axes(builder->b.g, cut, ncut);
+        builder->blocks = g_axes(builder->b.g, blocks, ncut);
     }
     if (builder->to.to == De2m1x2)
-        builder->pairs =
-            axis_of_blocks(builder->g, builder->axes.v[builder->axes.n - 1], 2);
+        builder->pairs = axis_of_blocks(
+            builder->b.g, builder->axes.v[builder->axes.n - 1], 2);
 }
 
 static int same_axes(const Axes *axes, Axis *const *v, int n)
@@ -292,12 +268,11 @@ static Rounding rounded_once(OperandBuilder b, WeightChoice *choice, Node *x,
     for (size_t i = 0; i < vec_len(choice->once); i++)
         if (!ncut || same_axes(&choice->once[i].axes, cut, ncut))
             return choice->once[i];
-    b.at = x;
-    b.reg = REGpre;
-    b.again = 0;
+    b.b = cursor_at(b.b.g, x);
+    b.b.reg = REGpre;
     cut_into_blocks(&b, cut, ncut);
     Rounding r = rounded(&b, x);
-    vec_push(b.g->arena, choice->once, r);
+    vec_push(b.b.g->arena, choice->once, r);
     return r;
 }
 
@@ -321,9 +296,9 @@ static int64_t hadamard_signs(const Graph *g)
 
 static Node *turned(const OperandBuilder *builder, Node *x, Axis *along)
 {
-    Graph *g = builder->g;
+    Graph *g = builder->b.g;
     Axis *blocks = axis_of_blocks(g, along, 16);
-    Node *n = here(builder, g_node(g, Ohadamard, builder->at->loc, 1, &x));
+    Node *n = b_node(builder->b, Ohadamard, 1, &x);
 
     n->at.hadamard =
         (struct hadamard_attrs){ SCALEnv, g_axes(g, &along, 1),
@@ -337,26 +312,24 @@ static ScaledOperand operand(const Placement *placement, const Node *n, Node *x,
 {
     Graph *g = placement->g;
     WeightChoice *choice = table_get(placement->choice, KEYP(param));
-    OperandBuilder b = { .g = g,
+    OperandBuilder b = { .b = cursor_at(g, n),
                          .to = placement->recipe->use[use],
                          .use = use,
                          .param = param,
                          .placement = placement,
-                         .at = n,
-                         .reg = n->reg,
-                         .again = use == USEweight && is_backward(n),
                          .own_gradient = weight_at(g, n) < 0 };
     int once = use == USEweight && x->op == Oparam && program_trains(g->prog);
     Axis *cut[2];
     int ncut = axes_cut(b.to.layout, n, x, cut);
     Rounding r;
 
+    b.b.again = use == USEweight && is_backward(n);
     if (use == USEweight && param->kind == TKnumbers)
         return (ScaledOperand){ x, NULL };
     if (use == USEweight && is_between_clones(x)) { /* as its home reads it */
         ScaledOperand home = operand(placement, n, x->in[0], use, param, NULL);
         Node *in[2] = { home.values, x->in[1] };
-        home.values = here(&b, infer(g, g_copyof(g, x, in)));
+        home.values = b_here(b.b, infer(g, g_copyof(g, x, in)));
         return home;
     }
     b.own = b.axes = own_axes(g, x);
@@ -392,7 +365,7 @@ static Axis *keep_micro(Graph *g, Node *n)
 
 static Node *times(Graph *g, const Node *n, Node *y, Node *outer)
 {
-    return outer ? g_placed(g_ew(g, Omul, n->loc, y, outer, NULL), n) : y;
+    return outer ? b_op2(cursor_at(g, n), Omul, y, outer) : y;
 }
 
 static int is_per_micro(const Node *outer)
@@ -416,8 +389,8 @@ static Node *of_scaled(Graph *g, Node *n, const ScaledOperand *operand)
     vec_push(g->arena, g->node, n);
     Node *y = times(g, n, times(g, n, n, operand[0].outer), operand[1].outer);
     if (micro)
-        y = g_placed(g_red(g, Osum, y, &micro, 1), n);
-    return g_placed(g_cast(g, y, was), n);
+        y = b_red(cursor_at(g, n), Osum, y, &micro, 1);
+    return b_cast(cursor_at(g, n), y, was);
 }
 
 /* ---- rows of experts ----------------------------------------------------- */
@@ -509,13 +482,11 @@ static Node *values_of_rows(const Placement *placement, const RowsRounded *rows)
     const Node *n = rows->product;
     Node *x = n->in[rows->k];
     OperandUse use = is_gradient(x) ? USEgradient : USEvalue;
-    OperandBuilder b = { .g = g,
+    OperandBuilder b = { .b = cursor_at(g, n),
                          .to = placement->recipe->use[use],
                          .use = use,
                          .param = rows->param,
-                         .placement = placement,
-                         .at = n,
-                         .reg = n->reg };
+                         .placement = placement };
     Axis *cut[2];
     int ncut = value_cut(placement, n, x, use, cut);
 
@@ -580,7 +551,7 @@ static Node *in_columns(Graph *g, const Node *n, Node *x)
 {
     Node *in[2] = { x, n->in[2] };
 
-    return g_placed(infer(g, g_node(g, Ofake_quantize, n->loc, 2, in)), n);
+    return infer(g, b_node(cursor_at(g, n), Ofake_quantize, 2, in));
 }
 
 /* The gradient n of an expert's weight. */

@@ -73,20 +73,10 @@ RoundingWatch *watch_new(Graph *g)
     return watch;
 }
 
-static Node *two(Graph *g, const Node *at, Op op, Node *a, Node *b)
-{
-    return g_placed(g_ew(g, op, at->loc, a, b, NULL), at);
-}
-
-static Node *number(Graph *g, const Node *at, double v)
-{
-    return g_const(g, at->loc, Df32, v);
-}
-
 /* x in fp32, or fp64 where that is the model's. */
-static Node *wide(Graph *g, const Node *at, Node *x)
+static Node *wide(Cursor b, Node *x)
 {
-    return x->dt == Df64 ? x : g_placed(g_cast(g, x, Df32), at);
+    return x->dt == Df64 ? x : b_cast(b, x, Df32);
 }
 
 /* x over all its axes, or all but micro and rows. */
@@ -98,7 +88,7 @@ static Node *over(Graph *g, Op op, Node *x, int all)
     for (int d = 0; d < x->nd; d++)
         if (all || (!g_ismicro(x->dim[d].a) && !g_isrow(x->dim[d].a)))
             axes[n++] = x->dim[d].a;
-    return n ? g_placed(g_red(g, op, x, axes, n), x) : x;
+    return b_red(cursor_at(g, x), op, x, axes, n);
 }
 
 /* For post to read: a value of a micro-batch, or of the step, as what a metric
@@ -117,28 +107,28 @@ static Node *leaving(Graph *g, StatKind stat, Node *x)
 static Node *magnitudes(Graph *g, const Node *quantize)
 {
     const struct quantize_attrs *t = &quantize->at.quantize;
-    Node *x = quantize->in[0], *s = quantize->in[1], *in[2] = { x, s };
+    Cursor b = cursor_at(g, quantize);
+    Node *x = quantize->in[0], *s = quantize->in[1];
 
-    if (x->dt == Df64)
-        in[1] = g_placed(g_cast(g, s, Df64), quantize);
-    Node *n = g_node(g, Odequantize, quantize->loc, 2, in);
-
+    s = x->dt == Df64 ? b_cast(b, s, Df64) : s;
+    Node *n = b_node(b, Odequantize, 2, (Node *[]){ x, s });
     n->at.dequantize =
         (struct dequantize_attrs){ t->layout, t->axes, t->blocks, NULL };
-    return two(g, quantize, Omagnitude, g_placed(infer(g, n), quantize), NULL);
+    return b_op1(b, Omagnitude, infer(g, n));
 }
 
 /* How many of the elements of x, of a micro-batch or row, over what there are:
  * x is true of those. */
 static Node *share(Graph *g, Node *x)
 {
+    Cursor b = cursor_at(g, x);
     double count = 1;
 
     for (int d = 0; d < x->nd; d++)
         if (!g_ismicro(x->dim[d].a) && !g_isrow(x->dim[d].a))
             count *= (double)x->dim[d].n;
-    Node *sum = over(g, Osum, g_placed(g_cast(g, x, Df32), x), 0);
-    return two(g, sum, Omul, sum, number(g, sum, 1 / count));
+    Node *sum = over(g, Osum, b_cast(b, x, Df32), 0);
+    return b_op2(b, Omul, sum, b_const(b, Df32, 1 / count));
 }
 
 /* Over the micro-batches or rows of a step, for post to read. Each counts, also
@@ -151,29 +141,30 @@ static Node *mean_share(Graph *g, StatKind stat, Node *x)
         return part;
     if (!part->map && part->reg != REGpost)
         part = g_per_micro(g, part);
-    count = two(g, part, Oge, part, number(g, part, 0));
-    count = g_placed(g_cast(g, count, Df32), part);
+    Cursor b = cursor_at(g, part);
+    count = b_cast(b, b_op2(b, Oge, part, b_const(b, Df32, 0)), Df32);
     Node *sum = leaving(g, stat, part), *all = leaving(g, stat, count);
-    return in_post(two(g, sum, Odiv, sum, all));
+    return in_post(b_op2(cursor_at(g, sum), Odiv, sum, all));
 }
 
 Node *amax_of_step(Graph *g, const Node *at, Node *x)
 {
-    return leaving(g, STATamax, two(g, at, Omagnitude, wide(g, at, x), NULL));
+    Cursor b = cursor_at(g, at);
+
+    return leaving(g, STATamax, b_op1(b, Omagnitude, wide(b, x)));
 }
 
 /* Scales of blocks that are not zero: of those it is 1. */
 static Node *scales_of(Graph *g, const Node *quantize)
 {
     const struct quantize_attrs *t = &quantize->at.quantize;
-    Node *a = g_node(g, Oamax, quantize->loc, 1, quantize->in);
-    Node *s = wide(g, quantize, quantize->in[1]), *there;
+    Cursor b = cursor_at(g, quantize);
+    Node *a = b_node(b, Oamax, 1, quantize->in);
+    Node *s = wide(b, quantize->in[1]), *there;
 
     a->at.amax = (struct amax_attrs){ t->layout, t->axes, t->blocks };
-    a = g_placed(infer(g, a), quantize);
-    there = two(g, a, Ogt, a, number(g, a, 0));
-    return g_placed(g_ew(g, Owhere, a->loc, there, s, number(g, a, FLT_MAX)),
-                    a);
+    there = b_op2(b, Ogt, infer(g, a), b_const(b, Df32, 0));
+    return b_op3(b, Owhere, there, s, b_const(b, Df32, FLT_MAX));
 }
 
 void watch_quantize(RoundingWatch *watch, const Node *quantize, OperandUse use,
@@ -182,12 +173,13 @@ void watch_quantize(RoundingWatch *watch, const Node *quantize, OperandUse use,
     if (!watch)
         return;
     Graph *g = watch->g;
+    Cursor b = cursor_at(g, quantize);
     Dtype to = quantize->at.quantize.to;
     Node *a = magnitudes(g, quantize);
-    Node *large = two(g, a, Ogt, a, number(g, a, ends[to].saturated));
-    Node *least = number(g, a, ends[to].flushed);
-    Node *small = two(g, a, Oland, two(g, a, Ole, a, least),
-                      two(g, a, Ogt, a, number(g, a, 0)));
+    Node *large = b_op2(b, Ogt, a, b_const(b, Df32, ends[to].saturated));
+    Node *least = b_const(b, Df32, ends[to].flushed);
+    Node *small = b_op2(b, Oland, b_op2(b, Ole, a, least),
+                        b_op2(b, Ogt, a, b_const(b, Df32, 0)));
     Node *made[NSTAT] = {
         amax_of_step(g, quantize, quantize->in[0]),
         leaving(g, STATscale, scales_of(g, quantize)),

@@ -46,6 +46,7 @@ enum { NOW, BEFORE, LATER, ETP, OTHERS, SOURCES };
 
 typedef struct Exchange {
     Graph *graph;
+    Cursor b;                    /* at old */
     Node *old, *send, *received; /* maps: all tokens', a rank's, of what came */
     size_t count;                /* of nodes before the pass; by id of these: */
     Node ***user, ***rows;       /* users; a map's: what has it, or reads it */
@@ -57,36 +58,17 @@ typedef struct Exchange {
 
 /* ---- building ------------------------------------------------------------ */
 
-static Node *as(Node *n, const Node *like)
-{
-    n->scope = like->scope;
-    n->reg = like->reg;
-    return n;
-}
-
-static Node *ew(const Exchange *exchange, const Node *by, Op op, Node *a,
-                Node *b, Node *c)
-{
-    return as(g_ew(exchange->graph, op, by->loc, a, b, c), by);
-}
-
 static Node *number(const Exchange *exchange, int64_t v)
 {
-    return g_const(exchange->graph, exchange->old->loc, Di32, (double)v);
-}
-
-static Node *iota(const Exchange *exchange, Axis *a)
-{
-    return g_iota(exchange->graph, a, exchange->old);
+    return b_const(exchange->b, Di32, (double)v);
 }
 
 static Node *move(const Exchange *exchange, Op op, Node *v, Node *map,
                   const Node *by)
 {
-    Node *in[2] = { v, map };
+    Cursor b = cursor_at(exchange->graph, by);
 
-    return infer(exchange->graph,
-                 as(g_node(exchange->graph, op, by->loc, 2, in), by));
+    return infer(b.g, b_node(b, op, 2, (Node *[]){ v, map }));
 }
 
 static void add_axis(const Exchange *exchange, Axes *axes, Axis *a)
@@ -130,20 +112,17 @@ static int per_token(const Exchange *exchange, const Node *v)
 static Node *digits(const Exchange *exchange, Node *node, int64_t lo,
                     int64_t hi, int64_t all)
 {
-    Node *top = hi == all ? node
-                          : ew(exchange, exchange->old, Omod, node,
-                               number(exchange, hi), NULL);
+    Cursor b = exchange->b;
+    Node *top = hi == all ? node : b_op2(b, Omod, node, number(exchange, hi));
 
     if (lo == 1)
         return top;
-    Node *rest =
-        ew(exchange, exchange->old, Omod, node, number(exchange, lo), NULL);
-    return ew(exchange, exchange->old, Osub, top, rest, NULL);
+    return b_op2(b, Osub, top, b_op2(b, Omod, node, number(exchange, lo)));
 }
 
 static Node *plus(const Exchange *exchange, Node *a, Node *b)
 {
-    return a ? ew(exchange, exchange->old, Oadd, a, b, NULL) : b;
+    return a ? b_op2(exchange->b, Oadd, a, b) : b;
 }
 
 /* Does expert e lie on peer p? Experts are numbered by all of ep's atoms, peers
@@ -166,29 +145,28 @@ static Node *lies_on(const Exchange *exchange, Node *e, Node *p)
         if (peer > plo) {
             of_e = plus(exchange, of_e, digits(exchange, e, lo, unit, experts));
             Node *d = digits(exchange, p, plo, peer, exchange->peers);
-            d = ew(exchange, exchange->old, Omul, d, number(exchange, lo / plo),
-                   NULL);
+            d = b_op2(exchange->b, Omul, d, number(exchange, lo / plo));
             of_p = plus(exchange, of_p, d);
         }
         if (t < m->natom && m->mask[Mep] >> t & 1)
             unit *= m->atom[t].size;
     }
-    Node *any = ew(exchange, exchange->old, Oge, e, number(exchange, 0), NULL);
-    Node *same = ew(exchange, exchange->old, Oeq, of_e, of_p, NULL);
-    return ew(exchange, exchange->old, Oland, any, same, NULL);
+    Cursor b = exchange->b;
+    Node *any = b_op2(b, Oge, e, number(exchange, 0));
+    return b_op2(b, Oland, any, b_op2(b, Oeq, of_e, of_p));
 }
 
 static Node *send_map(const Exchange *exchange)
 {
-    Graph *g = exchange->graph;
-    Node *e = exchange->old->in[0], *to = iota(exchange, exchange->to);
+    Cursor b = exchange->b;
+    Node *e = exchange->old->in[0], *to = b_iota(b, exchange->to);
     Axis *top = exchange->old->at.route.top;
 
-    Node *p = ew(exchange, exchange->old, Owhere, lies_on(exchange, e, to), to,
-                 number(exchange, -1));
+    Node *p =
+        b_op3(b, Owhere, lies_on(exchange, e, to), to, number(exchange, -1));
     if (top)
-        p = as(g_red(g, Omax, p, &top, 1), exchange->old);
-    Node *m = as(g_node(g, Oroute, exchange->old->loc, 1, &p), exchange->old);
+        p = b_red(b, Omax, p, &top, 1);
+    Node *m = b_node(b, Oroute, 1, &p);
     struct route_attrs *t = &m->at.route;
     t->axis = exchange->peer;
     t->top = exchange->to;
@@ -199,7 +177,7 @@ static Node *send_map(const Exchange *exchange)
     for (int k = SOURCES; k-- > 0;)
         add_axis(exchange, &t->blocks, exchange->source[k]);
     add_axis(exchange, &t->blocks, exchange->slot);
-    return infer(g, m);
+    return infer(b.g, m);
 }
 
 /* ---- values in blocks ---------------------------------------------------- */
@@ -210,8 +188,9 @@ static Node *in_blocks(const Exchange *exchange, Node *v, const Node *by);
 static Node *spread(const Exchange *exchange, const Node *v, const Node *by)
 {
     Node *in = in_blocks(exchange, v->in[0], by);
-    Node *n = as(g_node(exchange->graph, Obroadcast, v->loc, 1, &in), by);
+    Node *n = b_node(cursor_at(exchange->graph, by), Obroadcast, 1, &in);
 
+    n->loc = v->loc;
     n->nd = in->nd;
     memcpy(n->dim, in->dim, sizeof n->dim);
     for (int d = 0; d < v->nd; d++)
@@ -235,7 +214,7 @@ static Node *with_choices(const Exchange *exchange, const Node *n, Node *v,
                           Node *e)
 {
     Node *in[2] = { v, e };
-    Node *c = as(g_copyof(exchange->graph, n, in), n);
+    Node *c = g_copyof(exchange->graph, n, in);
 
     if (n->op == Ogather)
         c->nd = 0;
@@ -251,7 +230,7 @@ static Node *in_blocks(const Exchange *exchange, Node *v, const Node *by)
     if (v->op == Obroadcast && per_token(exchange, v->in[0]))
         return spread(exchange, v, by);
     Node *b = move(exchange, Odispatch, v, exchange->send, by);
-    Node *n = as(g_node(exchange->graph, Osplit, by->loc, 1, &b), by);
+    Node *n = b_node(cursor_at(exchange->graph, by), Osplit, 1, &b);
     n->at.split.axis = exchange->slot;
     n->at.split.into = axes_of(exchange, exchange->peer, exchange->row);
     return infer(exchange->graph, n);
@@ -260,28 +239,27 @@ static Node *in_blocks(const Exchange *exchange, Node *v, const Node *by)
 /* Terms [sources peer row ..] as their sum [tokens ..]. */
 static Node *at_home(const Exchange *exchange, Node *v, const Node *by)
 {
+    Cursor b = cursor_at(exchange->graph, by);
     Axis *to = exchange->to;
-    Node *n = as(g_node(exchange->graph, Omerge, by->loc, 1, &v), by);
+    Node *n = b_node(b, Omerge, 1, &v);
 
     n->at.merge.axes = axes_of(exchange, exchange->peer, exchange->row);
     n->at.merge.new = exchange->slot;
-    n = move(exchange, Ocombine, infer(exchange->graph, n), exchange->send, by);
-    return as(g_red(exchange->graph, Osum, n, &to, 1), by);
+    n = move(exchange, Ocombine, infer(b.g, n), exchange->send, by);
+    return b_red(b, Osum, n, &to, 1);
 }
 
 static Node *received_map(const Exchange *exchange)
 {
     Graph *g = exchange->graph;
+    Cursor b = exchange->b;
     Node *e = exchange->old->in[0], *one = number(exchange, 1);
 
-    e = in_blocks(exchange, ew(exchange, exchange->old, Oadd, e, one, NULL),
-                  exchange->old);
-    e = ew(exchange, exchange->old, Osub, e, one,
-           NULL); /* rows of nobody: -1 */
-    e = ew(exchange, exchange->old, Owhere,
-           lies_on(exchange, e, iota(exchange, exchange->peer)), e,
-           number(exchange, -1));
-    Node *m = as(g_node(g, Oroute, exchange->old->loc, 1, &e), exchange->old);
+    e = in_blocks(exchange, b_op2(b, Oadd, e, one), exchange->old);
+    e = b_op2(b, Osub, e, one); /* rows of nobody: -1 */
+    e = b_op3(b, Owhere, lies_on(exchange, e, b_iota(b, exchange->peer)), e,
+              number(exchange, -1));
+    Node *m = b_node(b, Oroute, 1, &e);
     struct route_attrs *t = &m->at.route;
     int64_t micros = 1;
     for (int d = 0; d < exchange->old->in[0]->nd; d++) {
@@ -346,7 +324,7 @@ static Node *term(const Exchange *exchange, Node *n, const Node *u)
     if (n == u)
         return move(exchange, Ocombine, u->in[0], exchange->received, u);
     Node *in = term(exchange, n->in[0], u);
-    Node *c = as(g_copyof(exchange->graph, n, &in), n);
+    Node *c = g_copyof(exchange->graph, n, &in);
     c->nd = 0;
     c->dt = n->dt;
     return infer(exchange->graph, c);
@@ -384,9 +362,8 @@ static void bring_home(const Exchange *exchange, Node *node)
 /* Does any of this rank's tokens find no row to some peer? */
 static Node *blocks_full(const Exchange *exchange, const Node *by)
 {
-    Graph *g = exchange->graph;
-    Node *one = number(exchange, 1);
-    Node *n = as(g_node(g, Obroadcast, by->loc, 1, &one), by);
+    Cursor b = cursor_at(exchange->graph, by);
+    Node *one = number(exchange, 1), *n = b_node(b, Obroadcast, 1, &one);
     Axis *all[MAXD];
 
     for (int k = SOURCES; k-- > 0;)
@@ -394,23 +371,20 @@ static Node *blocks_full(const Exchange *exchange, const Node *by)
             n->dim[n->nd++] =
                 (Dim){ exchange->source[k], exchange->source[k]->n };
     n->dim[n->nd++] = (Dim){ exchange->slot, exchange->slot->n };
-    n = move(exchange, Ocombine, infer(g, n), exchange->send, by);
-    Node *sent =
-        ew(exchange, by, Oge, exchange->send->in[0], number(exchange, 0), NULL);
-    n = ew(exchange, by, Oland, sent, ew(exchange, by, Olnot, n, NULL, NULL),
-           NULL);
-    n = as(g_cast(g, n, by->dt), by);
+    n = move(exchange, Ocombine, infer(b.g, n), exchange->send, by);
+    Node *sent = b_op2(b, Oge, exchange->send->in[0], number(exchange, 0));
+    n = b_cast(b, b_op2(b, Oland, sent, b_op1(b, Olnot, n)), by->dt);
     for (int d = 0; d < n->nd; d++)
         all[d] = n->dim[d].a;
-    return as(g_red(g, Omax, n, all, n->nd), by);
+    return b_red(b, Omax, n, all, n->nd);
 }
 
 static void watch(const Exchange *exchange, Node *n)
 {
     Node *full = blocks_full(exchange, n);
-    Node *either = ew(exchange, n, Omaximum, n, full, NULL);
 
-    replace(exchange, n, either);
+    replace(exchange, n,
+            b_op2(cursor_at(exchange->graph, n), Omaximum, n, full));
 }
 
 static void follow(Node *n, Node *map)
@@ -588,6 +562,7 @@ static int are_tokens_whole(const Exchange *exchange)
 static void exchange(Exchange x, Node *route, int first)
 {
     x.old = route;
+    x.b = cursor_at(x.graph, route);
     if (!find_sources(&x) || are_tokens_whole(&x) || !choose_level(&x, first))
         return;
     make_axes(&x);
