@@ -14,7 +14,9 @@
 #include "unit/optimizers.h"
 
 extern const char attn_gpu_pre[], attn_warp_pre[], attn_wgmma_pre[],
-    hopper_cuh[], wgmma_pre[], gmm_pre[], scale_pre[], update_pre[];
+    wgmma_pre[], gmm_pre[], scale_pre[], update_pre[], hopper_cuh[],
+    capacity_cuh[], cumsum_cuh[], dispatch_cuh[], fake_quantize_cuh[],
+    route_cuh[], scatter_cuh[], sort_cuh[], topk_cuh[];
 
 static char *read_file(const char *name, size_t *len)
 {
@@ -70,6 +72,14 @@ static const char *own_text(const Group *k)
         { gmm_pre, "/* gmm.pre */\n" },
         { scale_pre, "/* scale.pre */\n" },
         { update_pre, "/* update.pre */\n" },
+        { capacity_cuh, "/* capacity.cuh */\n" },
+        { cumsum_cuh, "/* cumsum.cuh */\n" },
+        { dispatch_cuh, "/* dispatch.cuh */\n" },
+        { fake_quantize_cuh, "/* fake_quantize.cuh */\n" },
+        { route_cuh, "/* route.cuh */\n" },
+        { scatter_cuh, "/* scatter.cuh */\n" },
+        { sort_cuh, "/* sort.cuh */\n" },
+        { topk_cuh, "/* topk.cuh */\n" },
     };
     const char *s = k->text;
 

@@ -34,6 +34,7 @@ typedef struct RowText {
     Group *group;
     Arena *arena;
     Text text;
+    Text after; /* #undef of its macros */
 } RowText;
 
 /* Appends axis d of `of`, with its strides in t; adjacent axes merge where
@@ -47,15 +48,20 @@ int64_t row_count(const RowWalks *walks);
 RowText row_begin(Group *group, Arena *a);
 void row_line(RowText *row, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-/* Adds a size to the kernel's words; returns its index in iv. */
-int row_size(RowText *row, int64_t v);
+/* row_size, row_start: declare `name`, a word of the kernel. row_define: a
+ * macro, until the end of the kernel; `name` may have parameters. row_flag: one
+ * that is a number. row_offsets: a macro NAME(p, q) that declares p0, p1, p2:
+ * the offsets of element number q of the walks in each tensor. */
+void row_size(RowText *row, const char *name, int64_t v);
+void row_start(RowText *row, const char *name, RankAffine v);
+void row_define(RowText *row, const char *name, const char *value);
+void row_flag(RowText *row, const char *name, int64_t v);
+void row_offsets(RowText *row, const char *name, const RowWalks *walks);
 void row_buffer(RowText *row, const char *name, Node *n, Dtype dt);
 void row_finish(RowText *row, const Graph *g, int64_t items, int64_t work);
-/* Declares <name>0, <name>1 ..: offsets in the tensors at element number q of
- * the walks. */
-void row_decode(RowText *row, const RowWalks *walks, const char *q,
-                const char *name, int tensors);
-/* #define BEFORE(x, i, y, j): the order of topk */
-extern const char row_before[];
+/* ---- codegen/kernels ----------------------------------------------------- */
+
+extern const char capacity_cuh[], cumsum_cuh[], dispatch_cuh[],
+    fake_quantize_cuh[], route_cuh[], scatter_cuh[], sort_cuh[], topk_cuh[];
 
 #endif

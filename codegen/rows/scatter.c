@@ -38,162 +38,43 @@ static Scatter scatter_axes(const Graph *g, const Node *n, const Node *out)
     return s;
 }
 
-/* Declares x, the local index of the global index q. two: the axis has two
- * zigzag pieces on each rank. */
-static void put_local_index(RowText *row, int two)
-{
-    row_line(row, two ? "int64_t x = (int64_t)e[p2 + q2] - first;"
-                      : "const int64_t x = (int64_t)e[p2 + q2] - first;");
-    if (two) {
-        row_line(row, "if ((uint64_t)x >= (uint64_t)half) {");
-        row_line(row, "    x += first - second;");
-        row_line(row, "    x = (uint64_t)x < (uint64_t)half ? x + half : -1;");
-        row_line(row, "}");
-    }
-}
-
-static void scatter_text(RowText *row, const Node *n, const Node *out,
-                         const Scatter *scatter, int adds, int two)
-{
-    Dtype dt = out->dt;
-    int wide = dt == Dbf16; /* sums in fp32 workspace */
-    const char *to = wide ? "work[x * 64 + l]" : "y[p0 + x * sx + l]";
-
-    row_line(row, "for (int64_t p = lo; p < hi; p++) {");
-    row_line(row, "const int64_t f = p %% nb * %d;", COLUMNS);
-    row_line(row, "const int64_t w = width - f < %d ? width - f : %d;", COLUMNS,
-             COLUMNS);
-    row_decode(row, &scatter->item, "p / nb", "p", 3);
-    row_line(row, "p0 += f, p1 += f * sv;");
-    if (wide)
-        row_line(row, "float *const work = (float *)buf[%d] + p * n * %d;",
-                 row->group->narg, COLUMNS);
-    if (!adds) {
-        row_line(row, "for (int64_t x = 0; x < n; x++)");
-        row_line(row, "    for (int64_t l = 0; l < w; l++)");
-        row_line(row, "        %s = 0;", to);
-    }
-    row_line(row, "for (int64_t q = 0; q < many; q++) {");
-    row_decode(row, &scatter->sum, "q", "q", 3);
-    put_local_index(row, two);
-    row_line(row, "if ((uint64_t)x >= (uint64_t)n)");
-    row_line(row, "    continue;");
-    put(&row->text, "#pragma GCC ivdep\n");
-    row_line(row, "for (int64_t l = 0; l < w; l++)");
-    row_line(row, "    %s += %s;", to,
-             text_load(row->arena, n->in[0]->dt, "v[p1 + q1 + l * sv]"));
-    row_line(row, "}");
-    if (wide) {
-        row_line(row, "for (int64_t x = 0; x < n; x++)");
-        row_line(row, "    for (int64_t l = 0; l < w; l++)");
-        row_line(row, "        y[p0 + x * sx + l] = %s;",
-                 text_save(row->arena, dt, to));
-    }
-    row_line(row, "}");
-}
-
-/* GPU kernel. Each block owns every parts-th index x and 256 columns of the
- * contiguous axis, or a multiple of 256: every block scans all indices, so
- * there are no more blocks than keep the GPU busy. Frequent indices (common
- * tokens) are often adjacent, so the indices of one block are interleaved; one
- * very frequent index is divided over blocks by columns
- * (decisions/scatter-blocks.md). A block scans 256 indices at a time and
- * appends its own to a list in order. When the list is full, or at the end,
- * each thread adds its columns with AHEAD loads in flight; a repeated index
- * continues from the earlier sum. bf16 results are summed in fp32 workspace of
- * the same layout. */
 enum { SCATTERBLOCKS = 1024 }; /* most thread blocks of a launch */
 
-static void put_hits(RowText *row, const Scatter *scatter, int two)
+/* Declarations and macros of scatter.cuh; nb, parts: see there. */
+static void put_scatter(RowText *row, const Graph *g, const Node *n, Node *out,
+                        const Scatter *scatter, int64_t nb, int64_t parts)
 {
-    row_line(row, "const int64_t q = i0 + TID;");
-    row_line(row, "int64_t to_x = 0, to_v = 0;");
-    row_line(row, "int hit = 0, all;");
-    row_line(row, "if (q < many) {");
-    row_decode(row, &scatter->sum, "q", "q", 3);
-    row_line(row, "(void)q0;");
-    put_local_index(row, two);
-    row_line(row, "hit = (uint64_t)x < (uint64_t)n && x %% parts == part;");
-    row_line(row, "to_x = x * sx, to_v = q1;");
-    row_line(row, "}");
-    row_line(row, "const int at = have + block_before(hit, all);");
-    row_line(row, "if (hit)");
-    row_line(row, "    place[at] = to_x, value[at] = to_v;");
-    row_line(row, "have += all;");
-    row_line(row, "if (have <= THREADS && i0 + THREADS < many)");
-    row_line(row, "    continue;");
-    row_line(row, "__syncthreads();");
-}
+    int at = dim_of(out, n->at.scatter_add.axis), wide = out->dt == Dbf16;
+    Dtype value = n->in[0]->dt;
+    Piece p[MAXPIECE] = { 0 };
+    int two = pieces(g, out, at, p) == 2;
 
-/* Loop over the columns of the block. A column belongs to one thread, so sums
- * need no barrier. */
-static void put_columns(RowText *row)
-{
-    row_line(row, "for (int64_t l = l0; l < width; l += nb * THREADS)");
-}
-
-static void scatter_blocks(RowText *row, const Node *n, const Node *out,
-                           const Scatter *scatter, int adds, int two)
-{
-    Dtype sum = compute_type(out->dt);
-    const char *ct = dtypes[compute_type(n->in[0]->dt)].compute;
-
-    row_line(row, "enum { AHEAD = 8 };");
-    row_line(row, "__shared__ int64_t place[2 * THREADS], value[2 * THREADS];");
-    row_line(row, "int have = 0;");
-    if (sum != out->dt)
-        row_line(row, "%s *const sum = buf[%d];", dtypes[sum].store,
-                 row->group->narg);
-    else
-        row_line(row, "%s *const sum = y;", dtypes[sum].store);
-    row_line(row,
-             "const int64_t p = blockIdx.x, l0 = p %% nb * THREADS + TID;");
-    row_line(row, "const int64_t part = p / nb %% parts;");
-    row_decode(row, &scatter->item, "p / nb / parts", "p", 3);
-    if (!adds || sum != out->dt) {
-        put_columns(row);
-        row_line(row, "    for (int64_t x = part; x < n; x += parts)");
-        row_line(row, "        sum[p0 + x * sx + l] = %s;",
-                 !adds ? "0"
-                       : text_load(row->arena, out->dt, "y[p0 + x * sx + l]"));
-    }
-    row_line(row, "for (int64_t i0 = 0; i0 < many; i0 += THREADS) {");
-    put_hits(row, scatter, two);
-    put_columns(row);
-    row_line(row, "for (int h = 0; h < have; h += AHEAD) {");
-    row_line(row, "    int64_t x[AHEAD];");
-    row_line(row, "    %s w[AHEAD];", ct);
-    row_line(row, "    %s z[AHEAD];", dtypes[sum].store);
-    put(&row->text, "#pragma unroll\n");
-    row_line(row, "    for (int j = 0; j < AHEAD; j++) {");
-    row_line(row, "        const bool in = h + j < have;");
-    row_line(row, "        x[j] = in ? p0 + place[h + j] + l : -1;");
-    row_line(
-        row, "        w[j] = in ? %s : (%s)0;",
-        text_load(row->arena, n->in[0]->dt, "v[p1 + value[h + j] + l * sv]"),
-        ct);
-    row_line(row, "        z[j] = in ? sum[x[j]] : 0;");
-    row_line(row, "    }");
-    put(&row->text, "#pragma unroll\n");
-    row_line(row, "    for (int j = 0; j < AHEAD; j++) {");
-    put(&row->text, "#pragma unroll\n");
-    row_line(row, "        for (int i = 0; i < j; i++)");
-    row_line(row, "            z[j] = x[i] == x[j] ? z[i] : z[j];");
-    row_line(row, "        z[j] += w[j];");
-    row_line(row, "    }");
-    put(&row->text, "#pragma unroll\n");
-    row_line(row, "    for (int j = 0; j < AHEAD; j++)");
-    row_line(row, "        if (h + j < have)");
-    row_line(row, "            sum[x[j]] = z[j];");
-    row_line(row, "}");
-    row_line(row, "have = 0;");
-    row_line(row, "}");
-    if (sum != out->dt) {
-        put_columns(row);
-        row_line(row, "    for (int64_t x = part; x < n; x += parts)");
-        row_line(row, "        y[p0 + x * sx + l] = %s;",
-                 text_save(row->arena, out->dt, "sum[p0 + x * sx + l]"));
-    }
+    row_buffer(row, "v", n->in[0], value);
+    row_buffer(row, "e", n->in[1], n->in[1]->dt);
+    row_buffer(row, "y", out, out->dt);
+    row_line(row, "void *const room = %s;",
+             wide ? strf(row->arena, "buf[%d]", row->group->narg) : "y");
+    row_size(row, "n", local_n(g, out, at));
+    row_size(row, "sx", local_stride(g, out, n->at.scatter_add.axis));
+    row_start(row, "first", p[0].start);
+    row_start(row, "second", p[1].start);
+    row_size(row, "half", local_n(g, out, at) / 2);
+    row_size(row, "width", scatter->width);
+    row_size(row, "sv", scatter->sv);
+    row_size(row, "nb", nb);
+    row_size(row, "parts", parts);
+    row_size(row, "many", row_count(&scatter->sum));
+    row_offsets(row, "ITEM", &scatter->item);
+    row_offsets(row, "SUM", &scatter->sum);
+    row_define(row, "V(at)", text_load(row->arena, value, "v[at]"));
+    row_define(row, "Y(at)", text_load(row->arena, out->dt, "y[at]"));
+    row_define(row, "SAVE(s)", text_save(row->arena, out->dt, "(s)"));
+    row_define(row, "CT", dtypes[compute_type(value)].compute);
+    row_define(row, "ST", wide ? "float" : dtypes[out->dt].store);
+    row_flag(row, "WIDE", wide);
+    row_flag(row, "TWO", two);
+    row_flag(row, "ADDS", out->op == Oaccum);
+    row_flag(row, "COLUMNS", COLUMNS);
 }
 
 int scatter_lower(Graph *g, Group *group, Arena *a, int gpu)
@@ -210,29 +91,10 @@ int scatter_lower(Graph *g, Group *group, Arena *a, int gpu)
     int64_t parts = gpu ? (SCATTERBLOCKS + items - 1) / items : 1;
     if (parts > len)
         parts = len;
-    Piece p[MAXPIECE];
-    int two = pieces(g, out, at, p) == 2;
 
-    row_buffer(&o, "v", n->in[0], n->in[0]->dt);
-    row_buffer(&o, "e", n->in[1], n->in[1]->dt);
-    row_buffer(&o, "y", out, out->dt);
-    row_line(&o, "const int64_t n = iv[%d], sx = iv[%d], first = iv[%d];",
-             row_size(&o, len),
-             row_size(&o, local_stride(g, out, n->at.scatter_add.axis)),
-             add_int(group, a, p[0].start));
-    if (two)
-        row_line(&o, "const int64_t half = n / 2, second = iv[%d];",
-                 add_int(group, a, p[1].start));
-    row_line(&o, "const int64_t width = iv[%d], nb = iv[%d], sv = iv[%d];",
-             row_size(&o, s.width), row_size(&o, nb), row_size(&o, s.sv));
-    row_line(&o, "const int64_t many = iv[%d];",
-             row_size(&o, row_count(&s.sum)));
-    if (gpu) {
-        row_line(&o, "const int64_t parts = iv[%d];", row_size(&o, parts));
-        scatter_blocks(&o, n, out, &s, adds, two);
-    } else {
-        scatter_text(&o, n, out, &s, adds, two);
-    }
+    put_scatter(&o, g, n, out, &s, nb, parts);
+    row_flag(&o, "GRID", gpu);
+    put(&o.text, "%s", scatter_cuh);
     if (out->dt == Dbf16)
         group->scratch =
             gpu ? local_elems(g, out) * 4 : items * len * COLUMNS * 4;
