@@ -22,9 +22,11 @@ _Static_assert(offsetof(struct amax_attrs, blocks) ==
                        offsetof(struct quantize_attrs, blocks) &&
                    offsetof(struct amax_attrs, blocks) ==
                        offsetof(struct dequantize_attrs, blocks) &&
+                   offsetof(struct amax_attrs, blocks) ==
+                       offsetof(struct spread_attrs, blocks) &&
                    offsetof(struct amax_attrs, axes) ==
                        offsetof(struct quantize_attrs, axes),
-               "where code serves all three, it says at.amax");
+               "where code serves all four, it says at.amax");
 
 size_t attr_width(AttrType t)
 {

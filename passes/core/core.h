@@ -79,6 +79,7 @@ void show_text(const Graph *g, const char *text);
  * or that it has just built). New nodes land where f builds them. */
 void rewrite(Graph *g, Node *(*f)(Graph *g, Node *n, void *ctx), void *ctx);
 int *use_counts(const Graph *g, Arena *a); /* by node id */
+Table *use_table(const Graph *g);          /* the same as uintptr_t, by node */
 /* Result `index` of a node that has several, with the dims of `like`. */
 Node *new_part(Graph *g, Node *of, int index, Dtype dt, const Node *like);
 /* Copy body (a composite's meaning) into g with its args bound to `in`; returns

@@ -37,6 +37,16 @@ int *use_counts(const Graph *g, Arena *a)
     return uses;
 }
 
+Table *use_table(const Graph *g)
+{
+    Table *uses = table_new(g->arena);
+
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        for (int k = 0; k < g->node[i]->nin; k++)
+            ++*(uintptr_t *)table_at(uses, KEYP(g->node[i]->in[k]));
+    return uses;
+}
+
 static Node *bound(Graph *g, const Node *n, Node **to, const Scope *scope,
                    const Loc *loc)
 {

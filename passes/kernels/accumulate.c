@@ -165,12 +165,7 @@ static Node *in_place(Graph *g, Node *n, void *ctx)
 
 void pass_accumulate(Graph *g)
 {
-    Accumulators s = { .uses = table_new(g->arena) };
+    Accumulators s = { .uses = use_table(g) };
 
-    for (size_t i = 0; i < vec_len(g->node); i++)
-        for (int k = 0; k < g->node[i]->nin; k++) {
-            void **n = table_at(s.uses, KEYP(g->node[i]->in[k]));
-            *n = (void *)((uintptr_t)*n + 1);
-        }
     rewrite(g, in_place, &s);
 }

@@ -105,16 +105,21 @@ static void declare_scales(Graph *g, const Param *param)
     vec_push(g->arena, g->param, p);
 }
 
+/* A node of op, by the parameter's blocks; y: null, or its second operand. */
+static Node *in_blocks(Graph *g, const Param *param, Op op, const Loc *loc,
+                       Node *x, Node *y)
+{
+    Node *n = g_node(g, op, loc, y ? 2 : 1, (Node *[]){ x, y });
+
+    n->at.amax = blocks_of(g, param);
+    return n;
+}
+
 /* numbers times scales. */
 static Node *dequantized(Graph *g, const Param *param, Node *numbers,
                          Node *inverse, const Loc *loc)
 {
-    struct amax_attrs blocks = blocks_of(g, param);
-    Node *n = g_node(g, Odequantize, loc, 2, (Node *[]){ numbers, inverse });
-
-    n->at.dequantize = (struct dequantize_attrs){ blocks.layout, blocks.axes,
-                                                  blocks.blocks, NULL };
-    return infer(g, n);
+    return infer(g, in_blocks(g, param, Odequantize, loc, numbers, inverse));
 }
 
 /* ---- which --------------------------------------------------------------- */
@@ -309,10 +314,7 @@ static void write_weight(TrainStep *step, const char *path, Node *value)
 /* Of each block of x, of a weight. */
 static Node *largest(const TrainStep *step, const Param *param, Node *x)
 {
-    Node *n = g_node(step->g, Oamax, step->l, 1, &x);
-
-    n->at.amax = blocks_of(step->g, param);
-    return made(step, n);
+    return made(step, in_blocks(step->g, param, Oamax, step->l, x, NULL));
 }
 
 /* Of blocks of which these are the largest. */
@@ -337,24 +339,17 @@ static Node *scale_of(TrainStep *step, const Param *param, Node *inverse)
 static Node *quantized(const TrainStep *step, const Param *param, Node *x,
                        Node *scale)
 {
-    Graph *g = step->g;
-    struct amax_attrs blocks = blocks_of(g, param);
-    Node *n = g_node(g, Oquantize, step->l, 2, (Node *[]){ x, scale });
+    Node *n = in_blocks(step->g, param, Oquantize, step->l, x, scale);
 
-    n->at.quantize =
-        (struct quantize_attrs){ blocks.layout, blocks.axes, blocks.blocks,
-                                 De4m3,         NULL,        0 };
+    n->at.quantize.to = De4m3;
     return made(step, n);
 }
 
 /* The scale of its block for each element of a weight. */
 static Node *spread(const TrainStep *step, const Param *param, Node *scale)
 {
-    struct amax_attrs blocks = blocks_of(step->g, param);
-    Node *n = g_node(step->g, Ospread, step->l, 1, &scale);
+    Node *n = in_blocks(step->g, param, Ospread, step->l, scale, NULL);
 
-    n->at.spread =
-        (struct spread_attrs){ blocks.layout, blocks.axes, blocks.blocks };
     n->nd = param->nd;
     memcpy(n->dim, param->dim, sizeof n->dim);
     return made(step, n);
@@ -495,19 +490,15 @@ static void watch_weight(const Placement *placement, const Param *param,
                          const Scope *scope)
 {
     Graph *g = placement->g;
-    struct amax_attrs blocks = blocks_of(g, param);
     Node *x = value_before(g, param, scope);
-    Node *a = g_node(g, Oamax, param->loc, 1, &x);
+    Node *a = in_blocks(g, param, Oamax, param->loc, x, NULL);
 
-    a->at.amax = blocks;
     before_step(infer(g, a), scope);
     Node *most = g_const(g, param->loc, Df32, E4M3MAX);
     Node *s = g_ew(g, Opow2_scale, param->loc, a, most, NULL);
     before_step(s, scope);
-    Node *n = g_node(g, Oquantize, param->loc, 2, (Node *[]){ x, s });
-    n->at.quantize =
-        (struct quantize_attrs){ blocks.layout, blocks.axes, blocks.blocks,
-                                 De4m3,         NULL,        0 };
+    Node *n = in_blocks(g, param, Oquantize, param->loc, x, s);
+    n->at.quantize.to = De4m3;
     watch_quantize(placement->watch, before_step(infer(g, n), scope), USEweight,
                    param);
 }

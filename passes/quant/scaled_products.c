@@ -415,11 +415,8 @@ static void dispatch_part(Graph *g, Node *n, Node *by)
  * where their tokens lie. */
 static void gather_rows(Graph *g, const Table *turned)
 {
-    Table *uses = table_new(g->arena);
+    Table *uses = use_table(g);
 
-    for (size_t i = 0; i < vec_len(g->node); i++)
-        for (int k = 0; k < g->node[i]->nin; k++)
-            ++*(uintptr_t *)table_at(uses, KEYP(g->node[i]->in[k]));
     for (size_t i = 0; i < vec_len(g->node); i++) {
         Node *n = g->node[i];
         Node *x = table_get(turned, KEYP(n)) && n->nin > 1 ? n->in[0] : NULL,

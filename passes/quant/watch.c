@@ -106,14 +106,12 @@ static Node *leaving(Graph *g, StatKind stat, Node *x)
 /* The elements of `quantize` times their scales, magnitudes. */
 static Node *magnitudes(Graph *g, const Node *quantize)
 {
-    const struct quantize_attrs *t = &quantize->at.quantize;
     Cursor b = cursor_at(g, quantize);
     Node *x = quantize->in[0], *s = quantize->in[1];
 
     s = x->dt == Df64 ? b_cast(b, s, Df64) : s;
     Node *n = b_node(b, Odequantize, 2, (Node *[]){ x, s });
-    n->at.dequantize =
-        (struct dequantize_attrs){ t->layout, t->axes, t->blocks, NULL };
+    n->at.amax = quantize->at.amax;
     return b_op1(b, Omagnitude, infer(g, n));
 }
 
@@ -157,12 +155,11 @@ Node *amax_of_step(Graph *g, const Node *at, Node *x)
 /* Scales of blocks that are not zero: of those it is 1. */
 static Node *scales_of(Graph *g, const Node *quantize)
 {
-    const struct quantize_attrs *t = &quantize->at.quantize;
     Cursor b = cursor_at(g, quantize);
     Node *a = b_node(b, Oamax, 1, quantize->in);
     Node *s = wide(b, quantize->in[1]), *there;
 
-    a->at.amax = (struct amax_attrs){ t->layout, t->axes, t->blocks };
+    a->at.amax = quantize->at.amax;
     there = b_op2(b, Ogt, infer(g, a), b_const(b, Df32, 0));
     return b_op3(b, Owhere, there, s, b_const(b, Df32, FLT_MAX));
 }

@@ -58,10 +58,7 @@ Wire *wire_new(Graph *g)
     Wire *wire = alloc(g->arena, sizeof *wire);
 
     wire->g = g;
-    wire->uses = table_new(g->arena);
-    for (size_t i = 0; i < vec_len(g->node); i++)
-        for (int k = 0; k < g->node[i]->nin; k++)
-            ++*(uintptr_t *)table_at(wire->uses, KEYP(g->node[i]->in[k]));
+    wire->uses = use_table(g);
     return wire;
 }
 
