@@ -19,13 +19,13 @@ static Axis *made_axis(Graph *g, const Axis *a, const char *what, int64_t n)
 /* ---- blocks as an axis --------------------------------------------------- */
 
 /* Dim d of x, of a * b elements, as two. */
-static Node *split(Graph *g, Node *x, Axis *axis, Axis *slow, Axis *fast,
+static Node *split(Cursor b, Node *x, Axis *axis, Axis *slow, Axis *fast,
                    int64_t run)
 {
-    Node *s = g_node(g, Osplit, x->loc, 1, &x);
+    Node *s = b_here(b, g_node(b.g, Osplit, x->loc, 1, &x));
 
     s->at.split.axis = axis;
-    s->at.split.into = g_axes(g, (Axis *[]){ slow, fast }, 2);
+    s->at.split.into = g_axes(b.g, (Axis *[]){ slow, fast }, 2);
     for (int d = 0; d < x->nd; d++)
         if (x->dim[d].a == axis) {
             s->dim[s->nd++] = (Dim){ slow, x->dim[d].n / run };
@@ -33,40 +33,36 @@ static Node *split(Graph *g, Node *x, Axis *axis, Axis *slow, Axis *fast,
         } else {
             s->dim[s->nd++] = x->dim[d];
         }
-    return infer(g, s);
+    return infer(b.g, s);
 }
 
 /* The inverse: the two axes are `axis` again. By way of another one, which the
  * merge makes an axis of factors. */
-static Node *merged(Graph *g, Node *x, Axis *slow, Axis *fast, Axis *axis)
+static Node *merged(Cursor b, Node *x, Axis *slow, Axis *fast, Axis *axis)
 {
     int64_t n = x->dim[dim_of(x, slow)].n * x->dim[dim_of(x, fast)].n;
-    Axis *both = made_axis(g, slow, fast->name, n);
-    Node *m = g_node(g, Omerge, x->loc, 1, &x), *r;
+    Axis *both = made_axis(b.g, slow, fast->name, n);
+    Node *m = b_here(b, g_node(b.g, Omerge, x->loc, 1, &x));
 
-    m->at.merge.axes = g_axes(g, (Axis *[]){ slow, fast }, 2);
+    m->at.merge.axes = g_axes(b.g, (Axis *[]){ slow, fast }, 2);
     m->at.merge.new = both;
-    infer(g, m);
-    r = g_node(g, Orename, x->loc, 1, &m);
-    r->at.rename.from = g_axes(g, &both, 1);
-    r->at.rename.to = g_axes(g, &axis, 1);
-    return infer(g, r);
+    return b_rename(b, infer(b.g, m), both, axis);
 }
 
-static Node *resized(Graph *g, Node *x, Op op, Axis *axis, int64_t len)
+static Node *resized(Cursor b, Node *x, Op op, Axis *axis, int64_t len)
 {
-    Node *r = g_node(g, op, x->loc, 1, &x);
+    Node *r = b_here(b, g_node(b.g, op, x->loc, 1, &x));
 
     if (op == Opad)
         r->at.pad = (struct pad_attrs){ axis, 0, len };
     else
         r->at.slice = (struct slice_attrs){ axis, 0, len };
-    return infer(g, r);
+    return infer(b.g, r);
 }
 
-static Axis *inner_axis(Graph *g, const Node *n, int i)
+static Axis *inner_axis(Cursor b, int i)
 {
-    return made_axis(g, n->at.amax.axes.v[i], "by", block_size(n, i));
+    return made_axis(b.g, b.at->at.amax.axes.v[i], "by", block_size(b.at, i));
 }
 
 /* In which n computes: fp32, fp64 if an operand is. */
@@ -76,47 +72,47 @@ static Dtype computes_in(const Node *n)
 }
 
 /* x with the axes of n's blocks, as it is computed with. */
-static Node *in_blocks(Graph *g, const Node *n, Node *x)
+static Node *in_blocks(Cursor b, Node *x)
 {
+    const Node *n = b.at;
     const struct amax_attrs *t = &n->at.amax;
 
-    x = g_cast(g, x, computes_in(n));
+    x = b_cast(b, x, computes_in(n));
     for (int i = 0; i < t->blocks.n; i++) {
         int64_t size = block_size(n, i);
         int64_t len = x->dim[dim_of(x, t->axes.v[i])].n;
         if (len % size)
-            x = resized(g, x, Opad, t->axes.v[i],
+            x = resized(b, x, Opad, t->axes.v[i],
                         (len + size - 1) / size * size);
-        x = split(g, x, t->axes.v[i], t->blocks.v[i], inner_axis(g, n, i),
-                  size);
+        x = split(b, x, t->axes.v[i], t->blocks.v[i], inner_axis(b, i), size);
     }
     return x;
 }
 
 /* The values in blocks x as `like` has them. */
-static Node *out_of_blocks(Graph *g, const Node *n, Node *x, const Node *like)
+static Node *out_of_blocks(Cursor b, Node *x, const Node *like)
 {
-    const struct amax_attrs *t = &n->at.amax;
+    const struct amax_attrs *t = &b.at->at.amax;
 
     for (int i = 0; i < t->blocks.n; i++) {
         Axis *a = t->axes.v[i];
         int64_t len = like->dim[dim_of(like, a)].n;
-        x = merged(g, x, t->blocks.v[i], inner_axis(g, n, i), a);
+        x = merged(b, x, t->blocks.v[i], inner_axis(b, i), a);
         if (x->dim[dim_of(x, a)].n != len)
-            x = resized(g, x, Oslice, a, len);
+            x = resized(b, x, Oslice, a, len);
     }
     return x;
 }
 
 /* ---- two in an element --------------------------------------------------- */
 
-static Node *position(Graph *g, const Node *n, Axis *a, int64_t count, Dtype dt)
+static Node *position(Cursor b, Axis *a, int64_t count, Dtype dt)
 {
-    Node *i = g_node(g, Oiota, n->loc, 0, NULL);
+    Node *i = b_node(b, Oiota, 0, NULL);
 
     i->at.iota.axis = a;
     i->dim[i->nd++] = (Dim){ a, count };
-    return g_cast(g, infer(g, i), dt);
+    return b_cast(b, infer(b.g, i), dt);
 }
 
 static Axis *last_axis(const Node *n)
@@ -126,121 +122,117 @@ static Axis *last_axis(const Node *n)
 
 /* x as codes of e2m1: the nearest, or with a key either neighbour, in a step by
  * its number and the micro-batch's too. */
-static Node *codes(Graph *g, const Node *n, Node *x)
+static Node *codes(Cursor b, Node *x)
 {
+    Graph *g = b.g;
+    const Node *n = b.at;
+
     if (!n->at.quantize.key)
-        return g_ew(g, Oe2m1_code, n->loc, x, NULL, NULL);
+        return b_op1(b, Oe2m1_code, x);
     int trains = program_trains(g->prog);
-    Node *in[3] = { x, trains ? g_step_value(g, n->loc, STEPstep) : NULL,
-                    trains ? g_step_value(g, n->loc, STEPmicro) : NULL };
-    Node *u = g_node(g, Odither, n->loc, trains ? 3 : 1, in);
+    Node *step = trains ? b_here(b, g_step_value(g, n->loc, STEPstep)) : NULL;
+    Node *micro = trains ? b_here(b, g_step_value(g, n->loc, STEPmicro)) : NULL;
+    Node *u = b_node(b, Odither, trains ? 3 : 1, (Node *[]){ x, step, micro });
     u->at.dither.key = n->at.quantize.key;
     memcpy(u->dim, x->dim, sizeof u->dim);
     u->nd = x->nd;
-    return g_ew(g, Ostochastic_e2m1, n->loc, x, infer(g, u), NULL);
+    return b_op2(b, Ostochastic_e2m1, x, infer(g, u));
 }
 
 /* x of even elements, as codes of e2m1, the first in the low bits. */
-static Node *packed(Graph *g, const Node *n, Node *x)
+static Node *packed(Cursor b, Node *x)
 {
-    Axis *two = made_axis(g, last_axis(n), "by", 2);
-    Node *sixteen = g_const(g, n->loc, x->dt, 15);
-    Node *one = g_const(g, n->loc, x->dt, 1);
+    Axis *last = last_axis(b.at), *two = made_axis(b.g, last, "by", 2);
+    Node *sixteen = b_const(b, x->dt, 15), *one = b_const(b, x->dt, 1);
 
-    x = codes(g, n, x);
-    x = split(g, x, last_axis(n), n_pairs(n), two, 2);
-    Node *w = position(g, n, two, 2, x->dt);
-    w = g_ew(g, Oadd, n->loc, g_ew(g, Omul, n->loc, w, sixteen, NULL), one,
-             NULL);
-    x = g_ew(g, Omul, n->loc, x, w, NULL);
-    return g_cast(g, g_red(g, Osum, x, &two, 1), De2m1x2);
+    x = split(b, codes(b, x), last, n_pairs(b.at), two, 2);
+    Node *w = position(b, two, 2, x->dt);
+    w = b_op2(b, Oadd, b_op2(b, Omul, w, sixteen), one);
+    x = b_op2(b, Omul, x, w);
+    return b_cast(b, b_red(b, Osum, x, &two, 1), De2m1x2);
 }
 
-static Node *unpacked(Graph *g, const Node *n, Node *x)
+static Node *unpacked(Cursor b, Node *x)
 {
-    Axis *two = made_axis(g, last_axis(n), "by", 2);
-    Node *in[2] = { g_cast(g, x, n->dt), position(g, n, two, 2, n->dt) };
-    Node *v = g_node(g, Oe2m1_value, n->loc, 2, in);
+    const Node *n = b.at;
+    Axis *two = made_axis(b.g, last_axis(n), "by", 2);
+    Node *in[2] = { b_cast(b, x, n->dt), position(b, two, 2, n->dt) };
+    Node *v = b_node(b, Oe2m1_value, 2, in);
 
     for (int d = 0; d < x->nd; d++) { /* beside each other, for the merge */
         v->dim[v->nd++] = x->dim[d];
         if (x->dim[d].a == n_pairs(n))
             v->dim[v->nd++] = (Dim){ two, 2 };
     }
-    return merged(g, infer(g, v), n_pairs(n), two, last_axis(n));
+    return merged(b, infer(b.g, v), n_pairs(n), two, last_axis(n));
 }
 
 /* ---- the Hadamard transform ---------------------------------------------- */
 
 /* x times the signs of its blocks' matrix, `to` beside the axis `in` of a
  * block's elements, which it is then summed over. */
-static Node *signed_copies(Graph *g, const Node *n, Node *x, Axis *in, Axis *to)
+static Node *signed_copies(Cursor b, Node *x, Axis *in, Axis *to)
 {
     int64_t size = x->dim[dim_of(x, in)].n;
-    Node *m = g_const(g, n->loc, x->dt, (double)n->at.hadamard.signs);
-    Node *sign =
-        g_ew(g, Ohadamard_sign, n->loc, position(g, n, to, size, x->dt),
-             position(g, n, in, size, x->dt), m);
-    Node *y = g_node(g, Omul, n->loc, 2, (Node *[]){ x, sign });
+    Node *m = b_const(b, x->dt, (double)b.at->at.hadamard.signs);
+    Node *sign = b_op3(b, Ohadamard_sign, position(b, to, size, x->dt),
+                       position(b, in, size, x->dt), m);
+    Node *y = b_node(b, Omul, 2, (Node *[]){ x, sign });
 
     for (int d = 0; d < x->nd; d++) {
         y->dim[y->nd++] = x->dim[d];
         if (x->dim[d].a == in)
             y->dim[y->nd++] = (Dim){ to, size };
     }
-    return infer(g, y);
+    return infer(b.g, y);
 }
 
 /* Only the sum is rounded by more than each addition: 1 / 4 is a power of two,
  * and the matrix so divided is orthogonal. */
-static Node *transformed(Graph *g, const Node *n)
+static Node *transformed(Cursor b)
 {
-    Node *x = in_blocks(g, n, n->in[0]);
-    Axis *in = inner_axis(g, n, 0), *to = made_axis(g, in, "to", 16);
-    Node *y = g_red(g, Osum, signed_copies(g, n, x, in, to), &in, 1);
+    Node *x = in_blocks(b, b.at->in[0]);
+    Axis *in = inner_axis(b, 0), *to = made_axis(b.g, in, "to", 16);
+    Node *y = b_red(b, Osum, signed_copies(b, x, in, to), &in, 1);
 
-    y = g_ew(g, Omul, n->loc, y, g_const(g, n->loc, y->dt, 0.25), NULL);
-    Node *r = g_node(g, Orename, n->loc, 1, &y);
-    r->at.rename.from = g_axes(g, &to, 1);
-    r->at.rename.to = g_axes(g, &in, 1);
-    return out_of_blocks(g, n, infer(g, r), n->in[0]);
+    y = b_op2(b, Omul, y, b_const(b, y->dt, 0.25));
+    return out_of_blocks(b, b_rename(b, y, to, in), b.at->in[0]);
 }
 
 /* ---- the four ops -------------------------------------------------------- */
 
-static Node *largest(Graph *g, const Node *n)
+static Node *largest(Cursor b)
 {
-    const struct amax_attrs *t = &n->at.amax;
-    Node *x = in_blocks(g, n, n->in[0]);
+    const struct amax_attrs *t = &b.at->at.amax;
+    Node *x = in_blocks(b, b.at->in[0]);
     Axis *gone[MAXD];
 
     for (int i = 0; i < t->axes.n; i++)
-        gone[i] = t->blocks.n ? inner_axis(g, n, i) : t->axes.v[i];
-    x = g_ew(g, Omagnitude, n->loc, x, NULL, NULL);
-    return g_red(g, Omax, x, gone, t->axes.n);
+        gone[i] = t->blocks.n ? inner_axis(b, i) : t->axes.v[i];
+    return b_red(b, Omax, b_op1(b, Omagnitude, x), gone, t->axes.n);
 }
 
-static Node *scaled(Graph *g, const Node *n, Node *x)
+static Node *scaled(Cursor b, Node *x)
 {
-    Node *s = g_cast(g, n->in[1], computes_in(n));
+    Node *s = b_cast(b, b.at->in[1], computes_in(b.at));
 
-    return g_ew(g, Omul, n->loc, in_blocks(g, n, x), s, NULL);
+    return b_op2(b, Omul, in_blocks(b, x), s);
 }
 
-static Node *quantized(Graph *g, const Node *n)
+static Node *quantized(Cursor b)
 {
-    Node *x = scaled(g, n, n->in[0]);
+    Node *of = b.at->in[0], *x = scaled(b, of);
 
-    if (n->dt != De2m1x2)
-        return out_of_blocks(g, n, g_cast(g, x, n->dt), n->in[0]);
-    return packed(g, n, out_of_blocks(g, n, x, n->in[0]));
+    if (b.at->dt != De2m1x2)
+        return out_of_blocks(b, b_cast(b, x, b.at->dt), of);
+    return packed(b, out_of_blocks(b, x, of));
 }
 
-static Node *dequantized(Graph *g, const Node *n)
+static Node *dequantized(Cursor b)
 {
-    Node *x = n_pairs(n) ? unpacked(g, n, n->in[0]) : n->in[0];
+    Node *of = b.at->in[0], *x = n_pairs(b.at) ? unpacked(b, of) : of;
 
-    return out_of_blocks(g, n, scaled(g, n, x), n);
+    return out_of_blocks(b, scaled(b, x), b.at);
 }
 
 /* The type over each atom that its operands' types make; of the magnitudes that
@@ -268,15 +260,13 @@ static void give_types(Graph *g, Node *n, const Node *of)
 Node *open_blocks(Graph *g, Node *n)
 {
     size_t first = vec_len(g->node);
-    Node *r = n->op == Oamax       ? largest(g, n)
-              : n->op == Ohadamard ? transformed(g, n)
-              : n->op == Oquantize ? quantized(g, n)
-                                   : dequantized(g, n);
+    Cursor b = { g, n, n->reg, n->again };
+    Node *r = n->op == Oamax       ? largest(b)
+              : n->op == Ohadamard ? transformed(b)
+              : n->op == Oquantize ? quantized(b)
+                                   : dequantized(b);
 
-    for (size_t i = first; i < vec_len(g->node); i++) {
-        g->node[i]->again = n->again;
-        g_placed(g->node[i], n);
+    for (size_t i = first; i < vec_len(g->node); i++)
         give_types(g, g->node[i], n);
-    }
     return r;
 }
