@@ -171,8 +171,8 @@ typedef struct Args {
     Text ready;       /* its text, when it is executed as it is */
     const char *out, *dump, *stop, *prog, *prompt, *memory, *html, *trace;
     const char *schedule, *csv, *fold, *json, *dot, *choices, *perplexity;
-    const char *snapshot, *calibrate, *raw, *kernel;
-    double temperature, seconds, every;
+    const char *snapshot, *calibrate, *raw, *kernel, *least;
+    double temperature, seconds, every, within;
     int again;             /* another plan of the run was made */
     int runs;              /* the plan is for a run that keeps a log */
     int64_t n, topk, rank; /* rank -1: not asked for */

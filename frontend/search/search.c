@@ -470,9 +470,19 @@ static int is_settled(const Space *space)
     return best != NULL;
 }
 
+/* Is there a plan that takes no more than is enough, or can none be? */
+static int is_answered(const Space *space)
+{
+    const Candidate *best = chosen(space);
+
+    return space->enough > 0 && (search_least(space) > space->enough ||
+                                 (best && best->f.secs <= space->enough));
+}
+
 static int in_budget(const Space *space)
 {
-    return space->work < space->most && search_clock() < space->end;
+    return space->work < space->most && search_clock() < space->end &&
+           !is_answered(space);
 }
 
 /* Is there budget, or, where no plan was found that fits, one left of which
@@ -701,7 +711,7 @@ static void list_points(Space *space)
 }
 
 /* The best compiled plan that fits; err() where there is none. */
-static const Candidate *search_space(Space *space)
+const Candidate *search_space(Space *space)
 {
     list_points(space);
     price_simple(space);
@@ -736,6 +746,10 @@ int cmd_search(Args *args)
     if (args->dump && strcmp(args->dump, "space"))
         err(NULL, "search: -d shows 'space', all points, and no '%s'",
             args->dump);
+    if (!args->least != (args->within <= 0))
+        err(NULL, "search: --least and --within stand together");
+    if (args->least)
+        return search_with_least(args);
     return guarded(search_job, args, NULL);
 }
 

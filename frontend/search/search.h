@@ -96,7 +96,7 @@ enum {
 enum { EXACT = 16 }; /* ranks of a world whose points are all compiled */
 /* Nodes of short plans that the default budget makes, twice as many above WIDE
  * ranks. */
-enum { BUDGET = 400000, WIDE = 64 };
+enum { BUDGET = 370000, WIDE = 64 };
 /* How a point has its price: see search.c. */
 typedef enum PriceKind {
     PRICEscaled,
@@ -157,6 +157,9 @@ typedef struct Space {
     Ratio more[MAXSCHEDULE]; /* memory of compiled plans over what it was
                                 estimated, of a schedule */
     double begun, end;
+    double enough; /* seconds: the search ends at a plan that takes no more, or
+                      where none can; 0: at the best */
+    const char *less;                /* a key to paste, too; null: none */
     Ratio ratio[MAXRATIO][MAXRATIO]; /* of short to scaled prices, by log2 of
                                         tp and of cp */
     double work, most; /* nodes of the plans made, and how many may be */
@@ -223,8 +226,11 @@ void search_print_points(FILE *out, const Space *space);
 
 /* Of each plan: was it made, refused, or not wholly tried before `end`? */
 enum { JOBnot, JOBdone, JOBrefused };
-double search_clock(void);                       /* seconds */
-int search_cores(void);                          /* plans made at once */
+/* The best compiled plan that fits; err() where there is none. Returns it. */
+const Candidate *search_space(Space *space);
+int search_with_least(const Args *args); /* search_least.c: the exit status */
+double search_clock(void);               /* seconds */
+int search_cores(void);                  /* plans made at once */
 void search_units(SearchModel *model, Graph *g); /* all but the shapes, */
 void search_shapes(SearchModel *model, Graph *g);
 void search_keys(Opts *opts, const Point *point);

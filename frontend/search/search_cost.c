@@ -345,8 +345,11 @@ Forecast search_combine(Search *search, const Point *point,
            : point->schedule == SCHEDULE1f1b ? sum - most
                                              : (pp - 1) * most / 3;
     double row = model->nrun ? model->shape[0].row : 0;
+    int64_t apart = search->host && search->host < search->world
+                        ? search->host
+                        : search->world / pp;
     double hops = 2.0 * (chunks - 1) *
-                  send_secs(search, pp, search->world / pp,
+                  send_secs(search, pp, apart,
                             row * (double)point->batch /
                                 (double)(point->size[Mtp] * point->size[Mcp]),
                             0);

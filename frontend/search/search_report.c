@@ -201,6 +201,8 @@ static void put_verdict(Text *out, const Space *space, const Candidate *best)
             "Stopped after --seconds %g: with more time another point may "
             "be found; --seconds 0 waits for it.\n",
             space->args->seconds);
+    else if (space->enough > 0 && !space->proven)
+        put(out, "Stopped at a plan that takes no more than --within.\n");
     else if (space->stopped)
         put(out, "Stopped at the default budget of work: --seconds 0 goes on "
                  "until no point is left.\n");
@@ -332,7 +334,7 @@ void search_report(FILE *out, const Space *space, const Candidate *best)
     if (space->from)
         put_next(&t, space, best);
     put_point(&t, space, &best->p);
-    put(&t, "\n");
+    put(&t, "%s%s\n", space->less ? " " : "", space->less ? space->less : "");
     fputs(t.s, out);
 }
 

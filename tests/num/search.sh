@@ -156,6 +156,18 @@ awk '/^estimated [0-9.]* ms a step in [0-9.]* s: fold/ { n += NR == 1; next }
     grep -q "^ *$(sed -n '$s/compiled \([0-9.]*\) .*/\1/p' steps) .* compiled *the best" said
 result "it says an estimate, then plans, each faster" $?
 
+# The fewest ranks within a time: fewer than all, and its keys compile to that.
+# shellcheck disable=SC2086
+least() { "$PLEAT" search tiny.lua $small cluster=h100x4 fold.tp=1 fold.pp=1 fold.ep=1 $batch "$@" >said 2>steps; }
+least --least gpus --within 9
+[ "$(sed -n 's/^GPUs: \([0-9]*\),.*/\1/p' steps | tr '\n' ' ')" = "4 2 1 " ] &&
+    tail -n 1 said | grep -q ' cluster.chip=h100x1$'
+result "the fewest ranks within a time: $(tail -n 1 said)" $?
+least --least memory --within 9 && keys=$(tail -n 1 said)
+# shellcheck disable=SC2086
+"$PLEAT" compile tiny.lua $small cluster=h100x4 ${keys:-memory=1B} -o p.plan >said 2>&1 &&
+    [ "${keys##*memory=}" != "$keys" ]
+result "the least memory within a time: $keys" $?
 # refuse WORDS COMMAND..
 refuse() {
     words=$1 && shift
@@ -171,6 +183,8 @@ refuse "4096 ranks and 64 sequences a step (train.batch) have no legal fold .*: 
 refuse "nearest legal: train.batch=1111111" search tiny.lua cluster=h100x9999999
 refuse "world: 1000000000000 is not between 1 and" search tiny.lua target=null world=1000000000000
 refuse "for how many ranks" search tiny.lua
+refuse "\-\-least and \-\-within stand together" search tiny.lua cluster=h100x2 --least gpus
+refuse "no plan is found that takes \-\-within 0.001 ms" search tiny.lua cluster=h100x2 --least gpus --within 0.001
 refuse "no plan fits into 9.00 KiB of a rank; the least, .* is that of fold" search tiny.lua cluster=h100x32 memory=9KiB
 refuse "not known yet whether a plan fits into 600.00 KiB of a rank: .* points are compiled" search tiny.lua cluster=h100x32 memory=600KiB
 refuse "no plan fits into 1000.00 KiB of a rank; the least, .* is that of fold" search tiny.lua \
