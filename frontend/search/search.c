@@ -19,7 +19,6 @@ enum { MOST = 3000 }; /* points that are kept in a wide world */
  * FEWth of the budget; where no plan that fits is found the budget is FEW times
  * as large. */
 enum { WHOLE = 8, FEW = 8 };
-enum { FIRST = 1 };     /* plans compiled before all estimates, in no budget */
 enum { SIMPLE = 12 };   /* folds of ep and pp alone with short plans */
 enum { SEQUENCES = 8 }; /* of a micro-batch, at most, but for what is given */
 
@@ -624,52 +623,41 @@ static void set_models(Space *space)
             space->s.weight / (double)space->s.model[0].batch;
 }
 
-/* ---- the first plans ----------------------------------------------------- */
+/* ---- the first plan ------------------------------------------------------ */
 
-typedef struct FirstPlans {
-    Point point[FIRST];
-    Forecast forecast[FIRST];
-    const char *done; /* JOBdone .. of each */
-    int n;
-} FirstPlans;
-
-/* Compiles the best folds of ep and pp alone, by estimates from one rank. */
-static void compile_first(Space *space, const ModelCost ref[2],
-                          FirstPlans *first)
+/* Compiles the best fold of ep and pp alone, by estimates from one rank. It is
+ * in no budget. Returns it, PRICEscaled where it was not compiled. */
+static Candidate compile_first(Space *space, const ModelCost ref[2])
 {
-    const Point *p[FIRST];
-    Candidate best = { 0 };
+    Candidate first = { 0 };
+    const Point *p = &first.p;
+    size_t i = 0;
 
     search_list(space, ref);
     sort_candidates(space);
-    for (size_t i = 0; i < vec_len(space->at) && first->n < FIRST; i++)
-        if (is_simple(&space->at[i].p) || space->s.units.nunit == 0) {
-            best = first->n ? best : space->at[i];
-            p[first->n] = &first->point[first->n];
-            first->point[first->n++] = space->at[i].p;
-        }
-    if (first->n)
-        search_say(space, &best);
-    first->done =
-        search_whole(&space->s, p, first->n, first->forecast, space->end);
-    for (int k = 0; k < first->n; k++) {
-        const Forecast *f = &first->forecast[k];
-        Candidate c = { first->point[k], *f, *f, PRICEcompiled };
-        if (first->done[k] == JOBdone && forecast_fits(space, f))
-            search_say(space, &c);
+    while (i < vec_len(space->at) && !is_simple(&space->at[i].p) &&
+           space->s.units.nunit)
+        i++;
+    if (i < vec_len(space->at)) {
+        first = space->at[i];
+        search_say(space, &first);
+        if (*search_whole(&space->s, &p, 1, &first.f, space->end) == JOBdone)
+            first.known = PRICEcompiled;
+        if (first.known == PRICEcompiled && forecast_fits(space, &first.f))
+            search_say(space, &first);
     }
     vec_cut(space->at, 0);
     space->legal = 0;
     space->least = (Candidate){ 0 };
+    return first;
 }
 
-static void take_first(Space *space, const FirstPlans *first)
+static void take_first(Space *space, const Candidate *first)
 {
-    for (int k = 0; k < first->n; k++)
-        for (size_t i = 0; i < vec_len(space->at); i++)
-            if (first->done[k] == JOBdone &&
-                same_point(&space->at[i].p, &first->point[k]))
-                take_whole(space, &space->at[i], &first->forecast[k]);
+    for (size_t i = 0; i < vec_len(space->at); i++)
+        if (first->known == PRICEcompiled &&
+            same_point(&space->at[i].p, &first->p))
+            take_whole(space, &space->at[i], &first->f);
 }
 
 /* ---- the command --------------------------------------------------------- */
@@ -679,7 +667,7 @@ static void take_first(Space *space, const FirstPlans *first)
 static void list_points(Space *space)
 {
     ModelCost ref[2];
-    FirstPlans first = { 0 };
+    Candidate first = { 0 };
 
     space->begun = search_clock();
     space->said = HUGE_VAL;
@@ -699,8 +687,7 @@ static void list_points(Space *space)
     if (!search_reference(space, ref))
         no_point(space);
     if (!space->args->dump)
-        compile_first(space, ref, &first);
-
+        first = compile_first(space, ref);
     search_price_plain(space);
     search_progress(space);
     search_list(space, ref);
@@ -715,7 +702,7 @@ const Candidate *search_space(Space *space)
 {
     list_points(space);
     price_simple(space);
-    compile_next(space, PRICEshort, FIRST + 1, 0);
+    compile_next(space, PRICEshort, 2, 0);
     if (space->s.world > EXACT && vec_len(space->at) > MOST)
         vec_cut(space->at, MOST);
     while (in_budget(space) && refine(space))

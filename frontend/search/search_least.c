@@ -10,10 +10,13 @@ enum { MISSES = 2 }; /* one after another: no search with still less */
 
 typedef struct LeastSearch {
     Args args;
-    int64_t world;    /* 0: as the keys say */
-    const char *less; /* the key that says less; null: the first search */
-    double within;    /* seconds */
-    int ends;         /* at the first plan that takes no more */
+    const char *less;   /* the key that says less; null: the first search */
+    double within;      /* seconds */
+    int memory, money;  /* the least of this, else of GPUs */
+    double secs, bytes; /* of the last plan found */
+    long long world;    /* of the last search that found one, or was tried */
+    double paid;        /* GPU-seconds of the least */
+    const char *report; /* of the least; null: no plan is found yet */
 } LeastSearch;
 
 /* Writes seconds, bytes and ranks of the best plan, and the report. err() where
@@ -22,7 +25,7 @@ static int least_job(void *arg, FILE *out)
 {
     const LeastSearch *least = arg;
     Space x = { .args = &least->args,
-                .enough = least->ends ? least->within : 0,
+                .enough = least->money ? 0 : least->within,
                 .less = least->less };
     int null = open("/dev/null", O_WRONLY);
 
@@ -41,7 +44,7 @@ static int least_job(void *arg, FILE *out)
 }
 
 /* The next of 64, 48, 32, 24 .. 2, 1; 0: there is none. */
-static int64_t fewer_ranks(int64_t world)
+static long long fewer_ranks(long long world)
 {
     if (world % 3 == 0 && (world / 3 & (world / 3 - 1)) == 0)
         return world / 3 * 2;
@@ -49,77 +52,67 @@ static int64_t fewer_ranks(int64_t world)
 }
 
 /* The key of a search with so many ranks. */
-static const char *key_of_ranks(const Opts *keys, int64_t world)
+static const char *key_of_ranks(const Opts *keys, long long world)
 {
     const char *chip = opts_str(keys, "cluster.chip");
     const char *count = chip ? strrchr(chip, 'x') : NULL;
-    long long n = world;
 
-    if (count && count[1] && !count[1 + strspn(count + 1, "0123456789")])
-        return strf(forever, "cluster.chip=%.*sx%lld", (int)(count - chip),
-                    chip, n);
-    return strf(forever, "%s=%lld",
-                opts_given(keys, "cluster.ranks") ? "cluster.ranks" : "world",
-                n);
-}
-
-/* What is to be the least, of a plan. */
-static double price_of_plan(const char *least, double secs, double bytes,
-                            int64_t world)
-{
-    return !strcmp(least, "gpus")     ? (double)world
-           : !strcmp(least, "memory") ? bytes
-                                      : secs * (double)world;
+    return count && strspn(count, "x0123456789") == strlen(count)
+               ? strf(forever, "cluster.chip=%.*sx%lld", (int)(count - chip),
+                      chip, world)
+               : strf(forever, "world=%lld", world);
 }
 
 /* Sets the key of the next search, with less than a plan has; 0: none is. */
-static int ask_less(LeastSearch *least, int64_t world, double bytes)
+static int ask_less(LeastSearch *least)
 {
     Opts *keys = opts_new(forever);
-    int memory = !strcmp(least->args.least, "memory");
 
     opts_copy(keys, least->args.keys);
     least->args.keys = keys;
-    least->world = memory ? world : fewer_ranks(world);
-    least->less =
-        memory ? strf(forever, "memory=%lldB", (long long)(bytes / 8 * 7))
-               : key_of_ranks(keys, least->world);
+    least->world = least->memory ? least->world : fewer_ranks(least->world);
+    least->less = least->memory ? strf(forever, "memory=%lldB",
+                                       (long long)(least->bytes / 8 * 7))
+                                : key_of_ranks(keys, least->world);
     size_t n = strcspn(least->less, "=");
     opts_set(keys, internn(least->less, n), intern(least->less + n + 1), NULL);
     return least->world > 0;
 }
 
+/* Runs a search; its plan is the least so far, but that money may be more with
+ * fewer GPUs. Returns its exit status. */
+static int run_search(LeastSearch *least)
+{
+    Text t = { .arena = forever };
+    int from = 0, status = guarded(least_job, least, &t);
+
+    if (status || sscanf(t.s, "%lf %lf %lld\n%n", &least->secs, &least->bytes,
+                         &least->world, &from) != 3)
+        return status;
+    double paid = least->secs * (double)least->world;
+    if (!least->money || !least->report || paid < least->paid) {
+        least->report = t.s + from;
+        least->paid = paid;
+    }
+    fprintf(stderr, "GPUs: %lld, %.2f GiB each, %.1f ms, %.4g GPU-seconds\n",
+            least->world, least->bytes / 0x1p30, 1e3 * least->secs, paid);
+    return 0;
+}
+
 int search_with_least(const Args *args)
 {
-    int memory = !strcmp(args->least, "memory"), misses = 0, status = 0;
-    LeastSearch search = { .args = *args,
-                           .within = 1e-3 * args->within,
-                           .ends = strcmp(args->least, "money") != 0 };
-    const char *report = NULL;
-    double least = HUGE_VAL, secs, bytes = 0;
-    long long world = 0;
+    LeastSearch least = { .args = *args,
+                          .within = 1e-3 * args->within,
+                          .memory = !strcmp(args->least, "memory"),
+                          .money = !strcmp(args->least, "money") };
+    int misses = 0, status;
 
     do {
-        Text t = { .arena = forever };
-        int from = 0;
-        status = guarded(least_job, &search, &t);
-        if (!status && sscanf(t.s, "%lf %lf %lld\n%n", &secs, &bytes, &world,
-                              &from) == 3) {
-            double price = price_of_plan(args->least, secs, bytes, world);
-            report = price < least ? t.s + from : report;
-            least = fmin(least, price);
-            fprintf(
-                stderr,
-                "GPUs: %lld, %.2f GiB each, %.1f ms a step, %.4g GPU-seconds\n",
-                world, bytes / 0x1p30, 1e3 * secs, secs * (double)world);
-            misses = 0;
-        } else if (!report) {
+        status = run_search(&least);
+        if (!least.report)
             return status;
-        } else {
-            world = search.world;
-            misses += memory ? MISSES : 1;
-        }
-    } while (misses < MISSES && ask_less(&search, world, bytes));
-    fputs(report, stdout);
+        misses = status ? misses + 1 + least.memory : 0;
+    } while (misses < MISSES && ask_less(&least));
+    fputs(least.report, stdout);
     return 0;
 }
