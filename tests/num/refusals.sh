@@ -3,12 +3,13 @@
 # models, folds and limits about the least that they take. What changes no number is
 # taken unasked: train.offload, train.recompute, fold.zero. What changes numbers
 # is proposed: a smaller micro-batch, moments in bf16, another route.stash.
-#     tests/num/refusals.sh [CASES [SEED]]
+#     tests/num/refusals.sh [CASES [SEED]]      4 cases, 300 with PLEAT_ALL=1
 cd "$(dirname "$0")/../.." || exit 2
 : "${PLEAT:=$PWD/build/pleat}"
 dir=$PWD/build/tests/refusals
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
-wrong=0 refused=0 cases=0
+wrong=0 refused=0 cases=4
+[ -z "$PLEAT_ALL" ] || cases=300
 
 for m in qwen3_moe mixtral deepseek_v2_lite olmoe; do
     for n in 2 3 4; do
@@ -49,7 +50,7 @@ check() {
     [ -z "$hand" ] || { wrong=$((wrong + 1)) && echo "not ok - refusals: $* memory=$memory: fits with $hand"; }
 }
 
-awk -v n="${1:-300}" -v seed="${2:-1}" 'function pick(s,    a) { return a[1 + int(split(s, a, " ") * rand())] }
+awk -v n="${1:-$cases}" -v seed="${2:-1}" 'function pick(s,    a) { return a[1 + int(split(s, a, " ") * rand())] }
 BEGIN {
     srand(seed)
     for (i = 0; i < n; i++) {
@@ -62,6 +63,7 @@ BEGIN {
             "fold.pp=" pp, "fold.tp=" tp, "fold.ep=" ep, "axes.batch=" batch, "train.batch=" batch * dp * pick("4 8")
     }
 }' >list
+cases=0
 while read -r share keys; do
     # shellcheck disable=SC2086
     check "$share" $keys
