@@ -714,7 +714,7 @@ const Candidate *search_space(Space *space)
     return chosen(space);
 }
 
-static int search_job(void *arg, FILE *out)
+int search_job(void *arg, FILE *out)
 {
     Space x = { .args = arg, .from = search_from(arg) };
 
@@ -725,19 +725,6 @@ static int search_job(void *arg, FILE *out)
         search_report(out, &x, search_space(&x));
     }
     return 0;
-}
-
-int cmd_search(Args *args)
-{
-    need_model(args->file);
-    if (args->dump && strcmp(args->dump, "space"))
-        err(NULL, "search: -d shows 'space', all points, and no '%s'",
-            args->dump);
-    if (!args->least != (args->within <= 0))
-        err(NULL, "search: --least and --within stand together");
-    if (args->least)
-        return search_with_least(args);
-    return guarded(search_job, args, NULL);
 }
 
 /* ---- the fold of a run --------------------------------------------------- */

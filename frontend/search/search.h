@@ -228,9 +228,10 @@ void search_print_points(FILE *out, const Space *space);
 enum { JOBnot, JOBdone, JOBrefused };
 /* The best compiled plan that fits; err() where there is none. Returns it. */
 const Candidate *search_space(Space *space);
-int search_with_least(const Args *args); /* search_least.c: the exit status */
-double search_clock(void);               /* seconds */
-int search_cores(void);                  /* plans made at once */
+/* Writes the points or the report of a search by Args. Returns the status. */
+int search_job(void *arg, FILE *out);
+double search_clock(void);                       /* seconds */
+int search_cores(void);                          /* plans made at once */
 void search_units(SearchModel *model, Graph *g); /* all but the shapes, */
 void search_shapes(SearchModel *model, Graph *g);
 void search_keys(Opts *opts, const Point *point);

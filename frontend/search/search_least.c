@@ -1,8 +1,8 @@
-/* search_least.c: `search --least`: the fewest GPUs, the least memory of one, or
- * the least money of a step, where a step takes no more than --within
- * milliseconds. Searches follow each other, each in a process of its own: with
- * all that the keys say, then with less. GPUs of one cluster have one price, so
- * money is told in GPU-seconds. */
+/* search_least.c: the command; with --least, the fewest GPUs, the least memory
+ * of one, or the least money of a step, where a step takes no more than
+ * --within milliseconds. Searches follow each other, each in a process of its
+ * own: with all that the keys say, then with less. GPUs of one cluster have one
+ * price, so money is told in GPU-seconds. */
 #include "../../ir/settings/keys.h"
 #include "search.h"
 
@@ -99,7 +99,7 @@ static int run_search(LeastSearch *least)
     return 0;
 }
 
-int search_with_least(const Args *args)
+static int search_with_least(const Args *args)
 {
     LeastSearch least = { .args = *args,
                           .within = 1e-3 * args->within,
@@ -115,4 +115,17 @@ int search_with_least(const Args *args)
     } while (misses < MISSES && ask_less(&least));
     fputs(least.report, stdout);
     return 0;
+}
+
+int cmd_search(Args *args)
+{
+    need_model(args->file);
+    if (args->dump && strcmp(args->dump, "space"))
+        err(NULL, "search: -d shows 'space', all points, and no '%s'",
+            args->dump);
+    if (!args->least != (args->within <= 0))
+        err(NULL, "search: --least and --within stand together");
+    if (args->least)
+        return search_with_least(args);
+    return guarded(search_job, args, NULL);
 }
