@@ -25,6 +25,8 @@ typedef struct LuaTensor {
     Body *in;    /* body it lives in; null: the model's */
     Axis *of;    /* index tensors: the axis they index, */
     int64_t ofn; /* and its size there */
+    int spare;   /* a further result, no argument of a function that takes no
+                    more */
 } LuaTensor;
 
 /* An entry of hf{}, read when all parameters are known. */
@@ -60,6 +62,13 @@ typedef struct CutList {
     const Loc *loc;
 } CutList;
 
+/* again(name, ..): paths of parameters begin with `name` where those of scopes
+ * begin with `scope`. */
+typedef struct Again {
+    const char *name, *scope;
+    int call; /* from 1 */
+} Again;
+
 typedef struct Front {
     lua_State *L;
     Stated *stated; /* vec */
@@ -68,6 +77,7 @@ typedef struct Front {
     Body *body;     /* being traced, or null */
     Graph **bodies; /* vec: of all composites */
     const Scope *scope;
+    const Again *again; /* null: outside of again() */
     const char *file, *dir; /* of the model */
     const Opts *cmdline;
     const Loc *loc;                /* of the call being served */
@@ -82,7 +92,7 @@ typedef struct Front {
     size_t heap;          /* bytes Lua holds */
     int64_t hooks;        /* of HOOKSTEP instructions each */
     const Loc *full;      /* where memory ran out */
-    int ndropout, quiet;
+    int ndropout, nagain, quiet;
     Watch *watch; /* null: nobody watches */
 } Front;
 
@@ -145,6 +155,8 @@ LuaTensor *value_at(lua_State *L, int arg); /* null: not a tensor */
 LuaTensor *need_value(lua_State *L, int arg, const char *what);
 int push_node(lua_State *L, Node *n); /* returns 1, as Lua asks */
 int push_index(lua_State *L, Node *n, Axis *of, int64_t size);
+int push_spare(lua_State *L, Node *n);
+void drop_spare(lua_State *L, int most); /* of more arguments than that */
 Graph *current(Front *front);
 /* The node v stands for in the graph being traced; outer ones are operands. */
 /* a at index e of its axis, which e may have too. */

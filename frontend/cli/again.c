@@ -313,7 +313,7 @@ static int compiles(const Opts *opts, const Plan *p)
         if (!run_key(key_name(k)) && !same_key(opts, p, key_name(k)))
             return 1;
     for (int i = 0; opts_each(opts, i, &key, &value); i++)
-        if (!strncmp(key, "axes.", 5) && !same_key(opts, p, key))
+        if (key_of_model(key) && !same_key(opts, p, key))
             return 1;
     return 0;
 }

@@ -716,10 +716,10 @@ static Plan *plan_of_run(const char *folder)
 /* What a text may come from: the model, its numbers, how text is read. */
 static int is_of_text(const char *key)
 {
-    static const char *const begin[] = { "axes.",          "precision.",
-                                         "route.",         "seed",
-                                         "target",         "data.eod",
-                                         "data.tokenizer", "data.template" };
+    static const char *const begin[] = {
+        "axes.",  "option.",  "route.",         "precision.",   "seed",
+        "target", "data.eod", "data.tokenizer", "data.template"
+    };
 
     for (int i = 0; i < countof(begin); i++)
         if (!strncmp(key, begin[i], strlen(begin[i])))
@@ -742,7 +742,7 @@ static Opts *generate_keys(const Args *args, const Plan *p)
     const char *key, *value;
 
     for (int i = 0; p && opts_each(p->opts, i, &key, &value); i++)
-        if (!strncmp(key, "axes.", 5) || !strncmp(key, "precision.", 10) ||
+        if (key_of_model(key) || !strncmp(key, "precision.", 10) ||
             !strcmp(key, "data.tokenizer") || !strcmp(key, "data.template") ||
             !strcmp(key, "data.eod"))
             opts_set(o, key, value, NULL);

@@ -56,7 +56,8 @@ void print_manual(void)
            program_version);
     for (const Command *c = command_table; c->name; c++)
         print_command(c);
-    printf(".SH KEYS\naxes.NAME=N sets the size of an axis of the model.\n");
+    printf(".SH KEYS\naxes.NAME=N sets the size of an axis of the model, "
+           "option.NAME=VALUE a value of option(name, value).\n");
     for (const KeyInfo *k = keytab; k->name; k++)
         term(strf(forever, "%s=%s", key_name(k), k->dflt ? k->dflt : ""),
              strf(forever, " (%s)", k->kind), k->doc);

@@ -26,11 +26,25 @@ static const char *name_arg(lua_State *L, int arg)
     return intern(s);
 }
 
+/* a.b; a may be empty. */
+static const char *under(Front *front, const char *a, const char *b)
+{
+    return *a ? intern(strf(front->g->arena, "%s.%s", a, b)) : b;
+}
+
+/* The path of a parameter or state. */
 static const char *path_of(Front *front, const char *name)
 {
+    const Again *again = front->again;
     const char *path = front->scope->path;
 
-    return *path ? intern(strf(front->g->arena, "%s.%s", path, name)) : name;
+    if (!again)
+        return under(front, path, name);
+    path += strlen(again->scope);
+    return under(front,
+                 strf(front->g->arena, "%s%s%s", again->name,
+                      *path && *path != '.' ? "." : "", path),
+                 name);
 }
 
 void **place_of(Front *front, const char *kind, const char *name)
@@ -153,6 +167,32 @@ static Node *leaf(Front *front, Op op, const char *s, Dtype dt, const Dim *d,
     return infer(front->g, n);
 }
 
+/* The node of parameter or state p that an earlier again() or a scope made;
+ * null: none. */
+static Node *made_before(Front *front, const Param *p)
+{
+    const Param *q = front->again ? g_param(front->g, p->path) : NULL;
+    void **call = place_of(front, "again", p->path);
+    int same = q && (uintptr_t)*call != (uintptr_t)front->again->call;
+
+    if (front->again)
+        *call = (void *)(uintptr_t)front->again->call;
+    if (!same)
+        return NULL;
+    same = q->nd == p->nd && q->kind == p->kind && q->init == p->init &&
+           q->arg == p->arg;
+    for (int d = 0; same && d < q->nd; d++)
+        same = q->dim[d].a == p->dim[d].a && q->dim[d].n == p->dim[d].n;
+    if (!same) {
+        note(q->loc, "'%s' is defined here", q->path);
+        err(front->loc,
+            "%s: '%s' differs from its first definition in kind, "
+            "axes or initial value",
+            front->fn, p->path);
+    }
+    return *place_of(front, "node", p->path);
+}
+
 static int declare_param(lua_State *L, TensorKind kind)
 {
     Front *front = enter(L, tensor_kinds[kind].name);
@@ -171,10 +211,15 @@ static int declare_param(lua_State *L, TensorKind kind)
     p->init = kind == TKparam ? INITnormal : INITconst;
     p->arg = kind == TKparam ? 0.02 : 0;
     read_init(L, 3, p);
+    Node *before = made_before(front, p);
+    if (before)
+        return push_node(L, before);
     once_of_all(front, kind == TKparam ? "parameter" : "state", p->path);
     vec_push(front->g->arena, front->g->param, p);
-    return push_node(L, leaf(front, kind == TKparam ? Oparam : Ostate, p->path,
-                             p->dt, p->dim, p->nd));
+    Node *n = leaf(front, kind == TKparam ? Oparam : Ostate, p->path, p->dt,
+                   p->dim, p->nd);
+    *place_of(front, "node", p->path) = n;
+    return push_node(L, n);
 }
 
 /* param(path, "axes" [, init]) */
@@ -301,7 +346,7 @@ static int metric(lua_State *L)
     const char *name = name_arg(L, 1);
     Node *t = operand(L, 2, "argument 2");
 
-    check_recorded(front, path_of(front, name), "loss");
+    check_recorded(front, under(front, front->scope->path, name), "loss");
     need_scalar(front, t, name);
     Node *n = make(front, Ometric, 1, &t);
     n->at.metric.name = name;
@@ -430,6 +475,50 @@ static int scope(lua_State *L)
     return lua_gettop(L) - 1;
 }
 
+/* again(name, f, ...): f's results; parameters and states made inside have
+ * `name.` in front instead of the scopes' names, and are one in all calls */
+static int again(lua_State *L)
+{
+    Front *front = enter(L, "again");
+    const Again *outer = front->again;
+    Again now = { name_arg(L, 1), front->scope->path, ++front->nagain };
+
+    front->again = &now;
+    lua_call(L, lua_gettop(L) - 2, LUA_MULTRET);
+    front->again = outer;
+    return lua_gettop(L) - 1;
+}
+
+/* option(name, value): the command line's option.NAME, of the type of value,
+ * else the value */
+static int option(lua_State *L)
+{
+    Front *front = enter(L, "option");
+    const char *name = name_arg(L, 1), *s;
+    const char *key = intern(strf(front->g->arena, "option.%s", name));
+    int type = lua_type(L, 2), whole = lua_isinteger(L, 2);
+
+    *place_of(front, "option", name) = (void *)(uintptr_t)front->loc;
+    if (!opts_given(front->cmdline, key))
+        return 1;
+    s = opts_str(front->cmdline, key);
+    if (type == LUA_TSTRING)
+        lua_pushstring(L, s);
+    else if (type == LUA_TBOOLEAN && (!strcmp(s, "1") || !strcmp(s, "true")))
+        lua_pushboolean(L, 1);
+    else if (type == LUA_TBOOLEAN && (!strcmp(s, "0") || !strcmp(s, "false")))
+        lua_pushboolean(L, 0);
+    else if (type == LUA_TBOOLEAN || !lua_stringtonumber(L, s) ||
+             (whole && !lua_isinteger(L, -1)))
+        err(opts_loc(front->cmdline, key), "%s=%s: must be %s, as %s is", key,
+            s,
+            whole                 ? "a whole number"
+            : type == LUA_TNUMBER ? "a number"
+                                  : "true or false",
+            kind_of(L, 2));
+    return 1;
+}
+
 /* module(name, f, ...): f's results; what is made inside belongs to a module
  * that train.recompute names */
 static int module(lua_State *L)
@@ -491,7 +580,7 @@ static void note_square(Front *front, const Node *n)
 square:
     warn(n->loc,
          "softmax over the square %s outside attention() is stored: %.1f MB in "
-         "fp32",
+         "fp32; attention(s, v, key) stores no scores",
          dims_text(front, x), (double)g_elems(x) * 4e-6);
 }
 
@@ -537,7 +626,7 @@ static const luaL_Reg functions[] = {
     { "axes", lua_axes }, { "input", input }, { "param", param },
     { "state", state }, { "loss", loss }, { "metric", metric },
     { "output", output }, { "update", update }, { "scope", scope },
-    { "module", module }, { "keep", keep }, { "recompute", recompute },
+    { "again", again }, { "option", option }, { "module", module }, { "keep", keep }, { "recompute", recompute },
     { "hf", lua_hf }, { NULL, NULL },
 };
 /* clang-format on */

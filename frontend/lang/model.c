@@ -291,6 +291,16 @@ static const char *model_name(Arena *a, const char *file)
     return strf(a, "%.*s", file_stem(s), s);
 }
 
+/* An option of the command line that the model asks for by no option(). */
+static void check_option(Front *front, const char *key, const char *value)
+{
+    if (!strncmp(key, "option.", 7) &&
+        !*place_of(front, "option", intern(key + 7)))
+        err(opts_loc(front->cmdline, key),
+            "%s=%s: the model has no option '%s'; write option(\"%s\", %s)",
+            key, value, key + 7, key + 7, value);
+}
+
 /* An axis that the command line sizes must exist. */
 static void check_axes(Front *front)
 {
@@ -298,6 +308,7 @@ static void check_axes(Front *front)
 
     for (int i = 0; opts_each(front->cmdline, i, &key, &value); i++) {
         const Axis *a = NULL;
+        check_option(front, key, value);
         if (strncmp(key, "axes.", 5))
             continue;
         for (int k = 0; k < front->g->naxis; k++)

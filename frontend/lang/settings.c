@@ -75,7 +75,7 @@ static void check_patterns(const Graph *g)
     const char *key, *value, *pattern;
 
     for (int i = 0; opts_each(g->opts, i, &key, &value); i++)
-        if ((pattern = key_own(key)) && strncmp(key, "axes.", 5) != 0)
+        if ((pattern = key_own(key)) && !key_of_model(key))
             check_pattern(g, key, pattern, opts_loc(g->opts, key));
     for (const KeyInfo *k = keytab; k->name; k++)
         for (int i = 0; is_kind(k->kind, "params") &&

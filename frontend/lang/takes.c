@@ -127,6 +127,11 @@ static int is_initial(lua_State *L, int i)
     return init_at(L, i) || is_number(L, i);
 }
 
+static int is_plain(lua_State *L, int i)
+{
+    return is_number(L, i) || is_text(L, i) || is_flag(L, i);
+}
+
 /* clang-format off */
 static const struct {
     const char *name, *what;
@@ -143,6 +148,7 @@ static const struct {
     { "number", "a number", is_number, NULL },
     { "real", "a number", is_real, NULL },
     { "initial", "normal(std), uniform(a), constant(v), zeros, ones or a number", is_initial, NULL },
+    { "plain", "a number, a string, true or false", is_plain, NULL },
     { "sizes", "a table", is_table, "{ name=size, ... }" },
     { "names", "a table", is_table, "{ old=\"new\", ... }" },
     { "keys", "a table", is_table, "{ key=value, ... }" },
@@ -309,6 +315,8 @@ static int misfit(lua_State *L, const TakesRow *row)
     for (int i = 0; i < n; i++)
         if (!fits(L, i + 1, &x[i]))
             return i + 1;
+    if (!open)
+        drop_spare(L, n);
     return !open && lua_gettop(L) > n ? n + 1 : 0;
 }
 

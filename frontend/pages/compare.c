@@ -33,7 +33,7 @@ static void print_settings(const RunLog *a, const RunLog *b)
     for (const RunLog *r = a; r; r = r == a ? b : NULL)
         for (int i = 0;
              r->settings && opts_each(r->settings->given, i, &key, &value); i++)
-            if (!strncmp(key, "axes.", 5) && (r == a || !value_in(a, key)))
+            if (key_of_model(key) && (r == a || !value_in(a, key)))
                 print_setting(a, b, key);
 }
 

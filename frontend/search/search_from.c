@@ -29,8 +29,8 @@ static void take_axes(Opts *keys, const Plan *p, const Axis *batch)
     const char *key, *value;
 
     for (int i = 0; opts_each(p->opts, i, &key, &value); i++)
-        if (!strncmp(key, "axes.", 5) && !opts_given(keys, key) &&
-            !(batch && !strcmp(key + 5, batch->name)))
+        if (key_of_model(key) && !opts_given(keys, key) &&
+            !(batch && !strcmp(key, strf(forever, "axes.%s", batch->name))))
             opts_set(keys, key, value, NULL);
 }
 

@@ -80,7 +80,7 @@ static int must_find(const char *key)
 
 const char *key_own(const char *key)
 {
-    static const char *const families[] = { "axes.", "train.lr.",
+    static const char *const families[] = { "axes.", "option.", "train.lr.",
                                             "train.decay." };
 
     for (int i = 0; i < countof(families); i++) {
@@ -94,6 +94,16 @@ const char *key_own(const char *key)
 static int is_axis(const char *key)
 {
     return !strncmp(key, "axes.", 5);
+}
+
+static int is_option(const char *key)
+{
+    return !strncmp(key, "option.", 7);
+}
+
+int key_of_model(const char *key)
+{
+    return is_axis(key) || is_option(key);
 }
 
 static const OptValue *named_value(const Opts *o, const char *key)
@@ -315,7 +325,9 @@ static void set_named(Opts *o, const char *key, OptValue v)
 {
     size_t k = 0;
 
-    kind_check(o->arena, key, is_axis(key) ? "int 1" : "num 0", v.text, v.loc);
+    if (!is_option(key))
+        kind_check(o->arena, key, is_axis(key) ? "int 1" : "num 0", v.text,
+                   v.loc);
     for (size_t i = 0; i < vec_len(o->named); i++)
         if (strcmp(o->named[i].key, key) != 0)
             o->named[k++] = o->named[i];

@@ -42,6 +42,7 @@ const char *opts_pattern(const Opts *opts, const char *key, int i);
 int pattern_match(const char *p, const char *s); /* * is any text */
 /* "*.w1" of "train.lr.*.w1", "seq" of "axes.seq"; null: the key has none. */
 const char *key_own(const char *key);
+int key_of_model(const char *key); /* axes.NAME, option.NAME */
 /* The number of the last key prefix<pattern> that matches a path; 1: none. */
 double opts_factor(const Opts *opts, const char *prefix, const char *path);
 int opts_match(const Opts *opts, const char *key,

@@ -71,8 +71,8 @@ static const char *value_then(const Settings *settings, const char *key)
     return s ? s
            : opts_given(settings->defaults, key)
                ? opts_str(settings->defaults, key)
-           : strncmp(key, "axes.", 5) ? opts_str(settings->given, key)
-                                      : NULL;
+           : key_of_model(key) ? NULL
+                               : opts_str(settings->given, key);
 }
 
 /* Returns the size of an axis without a key, from a plan's tensors. */
@@ -168,8 +168,7 @@ static void compare_axes(Text *out, const Settings *settings, const Plan *p)
 
     for (int s = 0; s < 2; s++)
         for (int i = 0; opts_each(side[s], i, &key, &value); i++)
-            if (!strncmp(key, "axes.", 5) &&
-                !(s && opts_given(settings->given, key)))
+            if (key_of_model(key) && !(s && opts_given(settings->given, key)))
                 compare_key(out, settings, p, key);
 }
 

@@ -1,0 +1,4 @@
+-- pleat check % option.layers=2.5
+axes { batch=2, seq=4, hidden=4 }
+local x = input("x", "batch seq hidden")
+loss("l", mean(x * option("layers", 2), "batch seq hidden"))
