@@ -104,17 +104,17 @@ static void lower_null(Graph *g, Group *group, Arena *a)
 /* clang-format off */
 const Target T_host = {
     .name = "host", .prelude = host_pre, .machine = MACHINEserver,
-    .items = 16, .keeps = attn_can, .loops = loops_can_compute,
+    .items = 16, .refuses = attn_refused, .loops = loops_can_compute,
     .lower = lower_host,
 };
 const Target T_null = {
     .name = "null", .prelude = "", .machine = MACHINEh200,
-    .items = 16, .scaled = has_scaled_product, .keeps = attn_can, .loops = loops_can_compute,
+    .items = 16, .scaled = has_scaled_product, .refuses = attn_refused, .loops = loops_can_compute,
     .rounds = blocks_fit_loop, .lower = lower_null,
 };
 const Target T_cuda = {
     .name = "cuda", .prelude = cuda_pre, .machine = MACHINEh200,
-    .items = 256, .grid = 1, .scaled = has_scaled_product, .keeps = attn_can_cuda, .loops = loops_can_compute,
+    .items = 256, .grid = 1, .scaled = has_scaled_product, .refuses = attn_refused_cuda, .loops = loops_can_compute,
     .squares = grouped_squares, .sums = grouped_sums, .rounds = blocks_fit_loop,
     .updates = grouped_updates, .lower = lower_cuda,
     .host = &T_host,

@@ -292,14 +292,25 @@ static int widths_fit(const Attn *attn)
     return sum <= 1280;
 }
 
+static int refused(Attn *attn, const char *why)
+{
+    attn->why = why;
+    return 0;
+}
+
 int attn_read(Attn *attn, const Graph *g, const Node *n)
 {
     *attn = (Attn){ .graph = g, .node = n, .body = n->body };
     attn->nop = n->nin - (n->op == Oattn_bwd ? 3 : 0);
     if (!n->body || !vec_len(n->body->node) || !read_result(attn))
-        return 0;
-    if (!read_query(attn) || !read_score(attn, attn->score) || attn->ndot == 0)
-        return 0;
+        return refused(attn, "the values are no tensor without the queries");
+    if (!read_query(attn))
+        return refused(attn, "the scores have no axis of queries");
+    if (!read_score(attn, attn->score))
+        return refused(attn, "an operation on the scores is not elementwise; "
+                             "apply it to queries or keys");
+    if (attn->ndot == 0)
+        return refused(attn, "the scores have no dot of queries and keys");
     read_terms(attn, attn->score);
     for (int d = 0; d < attn->score->nd; d++) {
         Axis *a = attn->score->dim[d].a;
@@ -309,13 +320,21 @@ int attn_read(Attn *attn, const Graph *g, const Node *n)
     name_axes(attn);
     for (int i = 0; i < attn->ndot; i++)
         if (!dot_fits(attn, &attn->dot[i]))
-            return 0;
-    return leaves_fit(attn) && levels_fit(attn) && widths_fit(attn);
+            return refused(attn, "a dot sums only some of the axes that its "
+                                 "queries and keys share");
+    if (!leaves_fit(attn))
+        return refused(attn, "a tensor is an operand of a dot and another one "
+                             "of the scores");
+    if (!levels_fit(attn))
+        return refused(attn, "two tensors with keys have different heads; "
+                             "give one all axes of the other");
+    return widths_fit(attn) ||
+           refused(attn, "keys and values have more than 1280 elements");
 }
 
-int attn_can(const Graph *g, const Node *n)
+const char *attn_refused(const Graph *g, const Node *n)
 {
     Attn attn;
 
-    return attn_read(&attn, g, n);
+    return attn_read(&attn, g, n) ? NULL : attn.why;
 }

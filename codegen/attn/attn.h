@@ -7,9 +7,10 @@
 
 extern const char attn_pre[];
 
-/* Does the attention (a call, attn or attn_bwd) have a kernel without stored
- * scores? attn_lower, attn_bwd_lower: host kernels of a group with one. */
-int attn_can(const Graph *g, const Node *n);
+/* attn_refused: why the attention (a call, attn or attn_bwd) has no kernel
+ * without stored scores; null: it has. attn_lower, attn_bwd_lower: host kernels
+ * of a group with one. */
+const char *attn_refused(const Graph *g, const Node *n);
 void attn_lower(Graph *g, Group *group, Arena *a);
 void attn_bwd_lower(Graph *g, Group *group, Arena *a);
 
@@ -55,6 +56,7 @@ typedef struct Attn {
     const char *type;  /* and its name */
     int gpu, open;     /* text of one pair; of tiles without masked pairs */
     int scaled;        /* without the factor attn_unit */
+    const char *why;   /* attn_read returned 0 */
     const char **name; /* vec: declared names */
     Text decl, out;
     int64_t work; /* elements of workspace on the stack */

@@ -115,7 +115,8 @@ static void make_views(Backward *back, AttnView *sum)
     back->out = (AttnView){ "o", in[0], AToperand, 0 };
     back->lse = (AttnView){ "l", in[1], AToperand, 0 };
     back->dout = (AttnView){ "e", in[2], AToperand, 0 };
-    back->delta = scratch_view(back, "d", in[1]);
+    back->delta =
+        attn->node->at.attn.given ? back->out : scratch_view(back, "d", in[1]);
     for (int op = 0; op < attn->nop; op++)
         if (back->grad[op] && !attn_is_keyside(attn, op))
             sum[op] = in_scratch(back, op)
@@ -271,6 +272,8 @@ static void store_deltas(Backward *back)
     Attn *attn = &back->attn;
     int depth = 3;
 
+    if (attn->node->at.attn.given)
+        return;
     attn_line(attn, 2, "if (keys && queries) {");
     for (int i = 0; i < back->nmid; i++)
         mid_loop(back, depth++, i);
@@ -298,10 +301,13 @@ static void row_numbers(Backward *back, int depth)
     attn_line(attn, depth + 1, "if (lse[r] == -INFINITY)");
     attn_line(attn, depth + 2, "lse[r] = INFINITY;");
     attn_line(attn, depth, "}");
-    attn_line(attn, depth, "if (keys && queries) {");
+    int given = attn->node->at.attn.given;
+    attn_line(attn, depth, "%s {", given ? "" : "if (keys && queries)");
     attn_line(attn, depth + 1, "for (int64_t r = 0; r < rows; r++)");
     attn_line(attn, depth + 2, "delta[r] = %s;", row_of(attn, back->delta));
-    attn_line(attn, depth, "} else {");
+    attn_line(attn, depth, "}%s", given ? "" : " else {");
+    if (given)
+        return;
     row_deltas(back, depth + 1);
     attn_line(attn, depth, "}");
 }

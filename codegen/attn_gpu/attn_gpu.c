@@ -36,17 +36,18 @@ static int is_trained(const Node *n, Table *seen)
     return 0;
 }
 
-int attn_can_cuda(const Graph *g, const Node *n)
+const char *attn_refused_cuda(const Graph *g, const Node *n)
 {
     Attn attn;
 
     if (!attn_read(&attn, g, n))
-        return 0;
+        return attn.why;
     for (int op = 0; op < attn.nop; op++)
         if (attn.leaf >> op & 1 && passes_gradient(n, op) &&
             is_trained(n->in[op], table_new(g->arena)))
-            return 0;
-    return 1;
+            return "a trained tensor is added to the scores; stop_gradient(..) "
+                   "it, or make it a dimension more of queries and keys";
+    return NULL;
 }
 
 /* ---- the text ------------------------------------------------------------ */
@@ -250,6 +251,7 @@ void attn_lower_cuda(Graph *g, Group *group, Arena *a)
     x.attn.scaled = 1;
     attn_make_jobs(&x);
     x.attn.scaled = x.tensor = attn_wg_fits(&x);
+    group->path = x.tensor ? PATHfast : PATHthreads;
     x.cluster = 1;
     if (x.tensor && x.back)
         attn_share_dscores(&x);

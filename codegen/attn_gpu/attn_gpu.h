@@ -38,7 +38,7 @@ typedef struct AttnGpu {
 
 /* Does the attention have a GPU kernel? attn_lower_cuda: the kernel of a group
  * with an attention, forward or backward. */
-int attn_can_cuda(const Graph *g, const Node *n);
+const char *attn_refused_cuda(const Graph *g, const Node *n);
 void attn_lower_cuda(Graph *g, Group *group, Arena *a);
 /* attn_jobs.c. attn_inner_count: elements per row of operand op.
  * attn_make_jobs: fills attn->job. attn_job_width: columns of the job's sums.

@@ -258,44 +258,62 @@ static void need_key(Front *front, const Node *n, const Axis *key,
         dims_text(front, n), key->name);
 }
 
-/* weigh(f, s, v, key): f(s, v, key) as the body of an attention. */
+/* The call `name` whose body is f(s, x), f at `arg`, with the axes of an
+ * attention; its operands are s and x. */
+static Node *weighed(lua_State *L, int arg, const char *name, Node *s, Node *x,
+                     Axis *key, Axis *query)
+{
+    Front *front = front_of(L);
+    Body *b = open_body(front);
+
+    lua_pushvalue(L, arg);
+    push_node(L, use(front, &(LuaTensor){ .n = s, .in = b->up }));
+    push_node(L, use(front, &(LuaTensor){ .n = x, .in = b->up }));
+    lua_call(L, 2, 1);
+    front->fn = "attention";
+    front->loc = here(L);
+    Node *r = use(front, need_value(L, -1, "the result"));
+    Node *n = close_body(front, b, name, r);
+    if (n->body == b->g && query) {
+        n->at.call.key = key;
+        n->at.call.query = query;
+    }
+    return n;
+}
+
+/* weigh(f, g, s, v, key): f(s, v) as the body of an attention; g(s) as that of
+ * its logsumexp, whose last operand is the attention; the largest score. */
 static int weigh(lua_State *L)
 {
     Front *front = enter(L, "attention");
-    Node *s = operand(L, 2, "argument 1"), *v = operand(L, 3, "argument 2"), *r;
-    Axis *key = one_axis(L, 4, "key"), *query;
+    Node *s = operand(L, 3, "argument 1"), *v = operand(L, 4, "argument 2");
+    Axis *key = one_axis(L, 5, "key"), *query;
 
     need_key(front, s, key, "scores");
     need_key(front, v, key, "values");
     query = query_of(front, s, v, key);
     if (!is_real(s))
         s = cast_to(front, s, Df32);
-    Body *b = open_body(front);
-    lua_pushvalue(L, 1);
-    push_node(L, use(front, &(LuaTensor){ .n = s, .in = b->up }));
-    push_node(L, use(front, &(LuaTensor){ .n = v, .in = b->up }));
-    lua_pushvalue(L, 4);
-    lua_call(L, 3, 1);
-    front->fn = "attention";
-    front->loc = here(L);
-    r = use(front, need_value(L, -1, "the result"));
-    Node *n = close_body(front, b, "attention", r);
-    if (n->body == b->g && query) {
-        n->at.call.key = key;
-        n->at.call.query = query;
-    }
-    return push_node(L, n);
+    Node *y = weighed(L, 1, "attention", s, v, key, query);
+    Node *l = weighed(L, 2, "attention_logsumexp", s, y, key, query);
+    Node *m =
+        ew(front, Ostop_gradient, reduce(front, Omax, s, &key, 1), NULL, NULL);
+    push_node(L, y);
+    push_spare(L, l);
+    push_spare(L, m);
+    return 3;
 }
 
 /* The body of `call` takes in what it may of its scores. */
-static void take_scores(Front *front, Node *call, ScoreUse *use)
+static void take_scores(Front *front, Node *call, ScoreUse *uses)
 {
     Scores w = { front, open_body(front),           call,
-                 use,   table_new(front->g->arena), 0 };
+                 uses,  table_new(front->g->arena), 0 };
 
     front->fn = "attention";
     front->loc = call->loc;
     Node *r = opened(&w, call);
+    use(front, &(LuaTensor){ .n = call->in[1] });
     front->body = NULL;
     end_with(w.b->g, r);
     call->nin = (int)vec_len(w.b->outer);

@@ -95,6 +95,19 @@ function output(name, t) end
 ---    local y = scope("norm", rmsnorm, x, "hidden")
 ---@param name string|table @param f function|integer @param ... any
 function scope(name, f, ...) end
+---f(...), whose parameters and states have name in front of their paths in place of the scopes around, and are the same
+---in every call and in scope(name, ..): weights used twice. In scope("layers", i, again, "block", f, x) each call is a layer.
+---
+---    -> what f returns
+---    gradient: of the parameters, added up over the calls
+---    local y = scope("second", again, "norm", rmsnorm, again("norm", rmsnorm, x, "hidden"), "hidden")
+---@param name string @param f function @param ... any
+function again(name, f, ...) end
+---A number, a string or a truth value of the model: value, or that of option.NAME=.. on the command line.
+---
+---    local layers = option("layers", 24)
+---@generic T @param name string @param value T @return T
+function option(name, value) end
 ---f(...), whose values belong to a module that train.recompute=moe,layernorm names: mla_up_proj, shared_experts, mlp,
 ---moe. (rmsnorm and layernorm are layernorm, attention is core_attn, swiglu of experts is moe_act by themselves.)
 ---
@@ -573,12 +586,13 @@ function rope(x, axis, pos, theta, options) end
 ---@param s Tensor @param query string @param key string @return Tensor
 function causal(s, query, key) end
 ---dot(softmax(s, key), v, key), with every square value behind s, which no memory ever holds. The result of a
----comparison of scores that something else reads too is computed once and stored; a warning says so.
+---comparison of scores that something else reads too is computed once and stored; a warning says so. Two further results:
+---the logsumexp of the scores in f32, which no memory holds either, and the largest score, for which they are stored.
 ---
----    s [.. seq key], v [.. key ..] -> [.. seq ..]
----    gradient: of queries, keys, values and what else scores are made of
----    local y = attention(causal(sc, "seq", "key"), k, "key")
----@param s Tensor @param v Tensor @param key string @return Tensor
+---    s [.. seq key], v [.. key ..] -> [.. seq ..], l [.. seq], most [.. seq]
+---    gradient: of queries, keys, values and what else scores are made of; none of the largest score
+---    local y, l, most = attention(causal(sc, "seq", "key"), k, "key")
+---@param s Tensor @param v Tensor @param key string @return Tensor, Tensor, Tensor
 function attention(s, v, key) end
 ---silu(gate) * up.
 ---

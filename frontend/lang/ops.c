@@ -111,6 +111,7 @@ static void check_count(lua_State *L, const OpInfo *info, int want)
 {
     Front *front = front_of(L);
 
+    drop_spare(L, want);
     if (lua_gettop(L) > want)
         err(front->loc, "%s: %d arguments, it takes %d; write %s", front->fn,
             lua_gettop(L), want, usage(info));

@@ -212,11 +212,12 @@ function causal(s, query, key)
   end, s)
 end
 
--- dot(softmax(s, key), v, key), with everything square behind s
+-- dot(softmax(s, key), v, key), with everything square behind s; the logsumexp and the
+-- largest of s along key
 function attention(s, v, key)
   return module("core_attn", weigh, function(a, b)
     return dot(softmax_of(a, key), b, key)
-  end, s, v, key)
+  end, function(a) return logsumexp(f32(a), key) end, s, v, key)
 end
 
 -- -log softmax(logits)[label] in f32; label -1: no loss and no gradient. Logits of

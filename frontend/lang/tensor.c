@@ -71,9 +71,22 @@ int push_index(lua_State *L, Node *n, Axis *of, int64_t size)
 {
     LuaTensor *v = lua_newuserdatauv(L, sizeof *v, 0);
 
-    *v = (LuaTensor){ n, front_of(L)->body, of, size };
+    *v = (LuaTensor){ n, front_of(L)->body, of, size, 0 };
     luaL_setmetatable(L, metaname);
     return 1;
+}
+
+int push_spare(lua_State *L, Node *n)
+{
+    push_node(L, n);
+    value_at(L, -1)->spare = 1;
+    return 1;
+}
+
+void drop_spare(lua_State *L, int most)
+{
+    while (lua_gettop(L) > most && value_at(L, -1) && value_at(L, -1)->spare)
+        lua_pop(L, 1);
 }
 
 int push_node(lua_State *L, Node *n)

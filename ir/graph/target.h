@@ -78,8 +78,9 @@ typedef struct Target {
     /* Has it a kernel for gmm n with scales of blocks (1x128 by 128x128, e4m3)?
      * null: for none. */
     int (*scaled)(const Graph *g, const Node *n);
-    /* Has kernels, forward and backward, for this composite node? */
-    int (*keeps)(const Graph *g, const Node *n);
+    /* Why it has no kernels, forward and backward, for attention n, and the way
+     * out; null: it has. */
+    const char *(*refuses)(const Graph *g, const Node *n);
     /* May n join a loop kernel? (the test `recompute` shares with `fuse`) */
     int (*loops)(const Graph *g, const Node *n);
     /* Numbers that gmm_wgrad's kernel can leave beside its accumulator, whose

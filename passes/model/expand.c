@@ -47,17 +47,42 @@ static Node *keep_attention(Graph *g, Node *n, Graph *body)
     return new_part(g, a, 0, n->dt, n);
 }
 
+/* Warns of scores in memory, once a line of the model. */
+static void warn_stored(const Graph *g, const Node *n, const char *why)
+{
+    const Node *p = n->body->node[vec_len(n->body->node) - 1]->in[0];
+    void **said = table_at_pair(g->compile->said, KEYP(n->loc), NPRODUCTPATH);
+
+    if (!*said)
+        warn(n->loc,
+             "attention: no kernels on %s: %s; the scores %s are stored: %.1f "
+             "MB in fp32 a micro-batch",
+             pass_target(g)->name, why, shape_text(g, p),
+             (double)g_elems(p) * 4e-6);
+    *said = g->compile;
+}
+
+/* The logsumexp of an attention's scores, whose output is the last operand. */
+static int is_logsumexp(const Node *n)
+{
+    return is_attention(n) && !strcmp(n->at.call.name, "attention_logsumexp");
+}
+
 static Node *open_call(Graph *g, Node *n, void *ctx)
 {
     (void)ctx;
     if (n->op != Ocall)
         return n;
-    if (is_attention(n)) {
+    Node *out = n->nin ? n->in[n->nin - 1] : NULL;
+    if (is_logsumexp(n) && out->op == Opart && out->in[0]->op == Oattn)
+        return g_cast(g, logsumexp_part(g, out->in[0], n), n->dt);
+    if (is_attention(n) && !is_logsumexp(n)) {
         Node probe = *n;
         probe.body = open_body(g, n);
-        if (pass_target(g)->keeps(g, &probe))
+        const char *refused = pass_target(g)->refuses(g, &probe);
+        if (!refused)
             return keep_attention(g, n, probe.body);
-        why(g, n, "no kernels for this attention: its scores are stored");
+        warn_stored(g, &probe, refused);
     }
     Node *r = inline_body(g, n->body, n->in, inner_scope(g, n), n->loc);
     r->scope =

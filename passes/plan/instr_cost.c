@@ -163,9 +163,24 @@ static int has_softmax(const Group *group)
     return 0;
 }
 
+static int is_attention_group(const Group *group)
+{
+    return group->fam == FAMattn || group->fam == FAMattn_bwd;
+}
+
+/* Are products of fp32? Beside the bf16 operands of an attention others, as
+ * positions, may be fp32. */
 static int is_single(const Group *group)
 {
-    return group->node[0]->nin && group->node[0]->in[0]->dt == Df32;
+    const Node *n = group->node[0];
+    int single = n->nin && n->in[0]->dt == Df32;
+
+    for (int k = 0; k < n->nin && is_attention_group(group); k++) {
+        if (n->in[k]->dt == Dbf16)
+            return 0;
+        single |= n->in[k]->dt == Df32;
+    }
+    return single;
 }
 
 /* By what its path and type allow. */
@@ -175,7 +190,6 @@ static InstrSpeeds speeds_of(const Graph *g, const Group *group,
     InstrSpeeds v = family_speeds[group->fam];
     int grouped = group->fam == FAMgmm || group->fam == FAMgmm_wgrad;
     int threads = grouped && pass_target(g)->grid; /* of a GPU, in fp32 */
-    int attention = group->fam == FAMattn || group->fam == FAMattn_bwd;
 
     v.size =
         grouped ? rows_of_expert(g, map_of(group))
@@ -183,7 +197,7 @@ static InstrSpeeds speeds_of(const Graph *g, const Group *group,
             ? instr->flops / (2 * (double)local_elems(g, group->node[0]->in[1]))
             : instr->flops;
     if (group->path == PATHthreads ||
-        ((attention || threads) && is_single(group)))
+        ((is_attention_group(group) || threads) && is_single(group)))
         v = (InstrSpeeds){ SPEEDplain, v.move, instr->flops, 0 };
     else if (group->path != PATHfast)
         v.work = SPEEDunaligned;

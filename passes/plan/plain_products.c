@@ -57,8 +57,30 @@ static void say(const Graph *g, const Group *group, const Node *x, int d,
          (long long)(down && dim->n - down <= unit / 2 ? down : down + unit));
 }
 
+/* Attention in fp32 has no other kernels. */
+static void warn_attention(const Graph *g, const Group *group, double times)
+{
+    const Node *n = group->node[0];
+    int rounded = 0;
+
+    for (int k = 0; k < n->nin; k++)
+        rounded |= n->in[k]->dt == Dbf16;
+    void **said = table_at_pair(g->compile->said, KEYP(n->loc), PATHthreads);
+    if (rounded && !*said)
+        warn(n->loc,
+             "attention leaves the tensor cores: it is predicted to take %.1f "
+             "times as long; they take one dot of bf16 queries and keys over "
+             "one axis",
+             times);
+    *said = g->compile;
+}
+
 void warn_path(const Graph *g, const Group *group, double secs, double fast)
 {
+    if (group->fam == FAMattn || group->fam == FAMattn_bwd) {
+        warn_attention(g, group, secs / fast);
+        return;
+    }
     for (int i = 0; i < 3 && secs > worth_saying * fast; i++) {
         const Node *x = group->view[i];
         int d;

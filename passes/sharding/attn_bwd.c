@@ -99,7 +99,7 @@ static Node *replace(Graph *g, Node *n, void *ctx)
     (void)ctx;
     if (n->op == Opart && n->in[0]->op == Oattn_bwd)
         return of_heads(g, n);
-    if (n->op == Oattn_bwd) {
+    if (n->op == Oattn_bwd && !n->at.attn.given) {
         Node **in = n->in + n->nin - 3;
         in[0] = delta(g, n, in[0], in[1], in[2]);
     }

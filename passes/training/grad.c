@@ -262,28 +262,56 @@ static void g_dispatch(Back *back, Node *n, Node *dy)
     add_to(back, n->in[0], infer(back->g, g_node(back->g, op, n->loc, 2, in)));
 }
 
-/* dy stands for the gradient of part 0. */
-static void g_attn(Back *back, Node *n, Node *dy, Node *out)
+/* The scores' gradient is p (dout v - sum of out dout + dlse), where p are the
+ * weights: dlse is subtracted from the sum. */
+static Node *row_sums(Graph *g, Node *out, Node *dout, Node *dlse)
 {
-    Node *in[MAXIN + 3], *r;
+    Node *x = g_cast(g, out, dlse->dt), *y = g_cast(g, dout, dlse->dt);
+    Node *sum = g_sumto(g, g_ew(g, Omul, out->loc, x, y, NULL), dlse);
 
+    return g_ew(g, Osub, out->loc, sum, dlse, NULL);
+}
+
+/* Part i of attention n; null: it has none. */
+static Node *part_at(const Graph *g, const Node *n, int64_t i)
+{
+    for (size_t k = 0; k < vec_len(g->node); k++)
+        if (g->node[k]->op == Opart && g->node[k]->in[0] == n &&
+            g->node[k]->at.part.index == i)
+            return g->node[k];
+    return NULL;
+}
+
+/* The gradients of both parts are complete here; a part that nothing reads is
+ * made. */
+static void g_attn(Back *back, Node *n, Node *unused)
+{
+    Graph *g = back->g;
+    const Node *result = n->body->node[vec_len(n->body->node) - 1];
+    Node *in[MAXIN + 3], *r, *out = part_at(g, n, 0), *lse = part_at(g, n, 1);
+    Node *dlse = lse ? back->dy[lse->id] : NULL;
+    Node *dy = out ? back->dy[out->id] : NULL;
+
+    (void)unused;
+    out = out ? out : new_part(g, n, 0, result->dt, result);
+    dy = dy ? dy : g_broadcast(g, g_const(g, n->loc, out->dt, 0), out);
     memcpy(in, n->in, (size_t)n->nin * sizeof *in);
-    in[n->nin] = out;
-    in[n->nin + 1] = logsumexp_part(back->g, n, out);
+    in[n->nin] = dlse ? row_sums(g, out, dy, dlse) : out;
+    in[n->nin + 1] = lse ? lse : logsumexp_part(g, n, out);
     in[n->nin + 2] = dy;
-    r = with_attrs(back->g, Oattn_bwd, n, n->nin + 3, in);
+    r = with_attrs(g, Oattn_bwd, n, n->nin + 3, in);
     r->body = n->body;
-    infer(back->g, r);
+    r->at.attn.given = dlse != NULL;
+    infer(g, r);
     for (int k = 0; k < n->nin; k++)
         if (passes_gradient(n, k) && back->need[n->in[k]->id])
-            add_to(back, n->in[k],
-                   new_part(back->g, r, k, n->in[k]->dt, n->in[k]));
+            add_to(back, n->in[k], new_part(g, r, k, n->in[k]->dt, n->in[k]));
 }
 
 static void g_part(Back *back, Node *n, Node *dy)
 {
-    if (n->in[0]->op == Oattn && n->at.part.index == 0)
-        g_attn(back, n->in[0], dy, n);
+    if (n->in[0]->op == Oattn)
+        back->dy[n->in[0]->id] = dy;
 }
 
 typedef void Rule(Back *b, Node *n, Node *dy);
@@ -314,6 +342,7 @@ static Rule *const rules[NNAMED] = {
     [Odispatch] = g_dispatch,
     [Ocombine] = g_dispatch,
     [Opart] = g_part,
+    [Oattn] = g_attn,
 };
 
 static Rule *rule(Op op)

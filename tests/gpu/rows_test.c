@@ -76,7 +76,7 @@ static Trial *attention(Arena *a, const Target *T, Trial *list, int f, Dtype dt)
     Trial t = { .op = Oattn, .dt = dt };
 
     attn_build(&r, &forms[f], dt);
-    if (!T_cuda.keeps(r.m.g, r.attn))
+    if (T_cuda.refuses(r.m.g, r.attn))
         return list;
     t.g = r.m.g;
     t.name = strf(a, "attention %s %s", forms[f].name, dtypes[dt].name);

@@ -420,7 +420,7 @@ void attn_build(Run *r, const Form *c, Dtype dt)
     m->b = g_like(m->g);
     o = finish_body(m, c->scores(m));
     r->attn = composite(m, Oattn, m->nop, m->op);
-    if (!attn_can(m->g, r->attn))
+    if (attn_refused(m->g, r->attn))
         die("no kernel for %s", c->name);
     r->out = part(m->g, r->attn, 0, dt, o);
     o = m->b->node[vec_len(m->b->node) - 1]->in[0];

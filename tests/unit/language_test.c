@@ -46,6 +46,8 @@ static const struct { const char *name, *arg[MAXARG]; } calls[] = {
     { "output", { "'oo'", "x" } },
     { "scope", { "'sc'", "2", "function(a) return a end", "x" } },
     { "module", { "'mlp'", "function(a) return a end", "x" } },
+    { "again", { "'ag'", "function(a) return a * param('v', 'hidden') end", "x" } },
+    { "option", { "'depth'", "24" } },
     { "keep", { "x" } }, { "recompute", { "x" } },
     { "hf", { "{ w={ 'a.b', 'hidden' } }" } },
     { "optimizer", { "'o'", "function(a, b) return a - b, {} end", "{ params='w', state={ m='fp32' }, others='sgd' }" } },
