@@ -489,33 +489,16 @@ static int again(lua_State *L)
     return lua_gettop(L) - 1;
 }
 
-/* option(name, value): the command line's option.NAME, of the type of value,
- * else the value */
-static int option(lua_State *L)
+/* given_option(name): the text of option.NAME on the command line, or nil; for
+ * the prelude */
+static int given_option(lua_State *L)
 {
     Front *front = enter(L, "option");
-    const char *name = name_arg(L, 1), *s;
-    const char *key = intern(strf(front->g->arena, "option.%s", name));
-    int type = lua_type(L, 2), whole = lua_isinteger(L, 2);
+    const char *name = name_arg(L, 1);
+    const char *key = strf(front->g->arena, "option.%s", name);
 
     *place_of(front, "option", name) = (void *)(uintptr_t)front->loc;
-    if (!opts_given(front->cmdline, key))
-        return 1;
-    s = opts_str(front->cmdline, key);
-    if (type == LUA_TSTRING)
-        lua_pushstring(L, s);
-    else if (type == LUA_TBOOLEAN && (!strcmp(s, "1") || !strcmp(s, "true")))
-        lua_pushboolean(L, 1);
-    else if (type == LUA_TBOOLEAN && (!strcmp(s, "0") || !strcmp(s, "false")))
-        lua_pushboolean(L, 0);
-    else if (type == LUA_TBOOLEAN || !lua_stringtonumber(L, s) ||
-             (whole && !lua_isinteger(L, -1)))
-        err(opts_loc(front->cmdline, key), "%s=%s: must be %s, as %s is", key,
-            s,
-            whole                 ? "a whole number"
-            : type == LUA_TNUMBER ? "a number"
-                                  : "true or false",
-            kind_of(L, 2));
+    lua_pushstring(L, opts_str(front->cmdline, key));
     return 1;
 }
 
@@ -626,7 +609,7 @@ static const luaL_Reg functions[] = {
     { "axes", lua_axes }, { "input", input }, { "param", param },
     { "state", state }, { "loss", loss }, { "metric", metric },
     { "output", output }, { "update", update }, { "scope", scope },
-    { "again", again }, { "option", option }, { "module", module }, { "keep", keep }, { "recompute", recompute },
+    { "again", again }, { "given_option", given_option }, { "module", module }, { "keep", keep }, { "recompute", recompute },
     { "hf", lua_hf }, { NULL, NULL },
 };
 /* clang-format on */

@@ -30,22 +30,15 @@ static int is_removed(const char *name)
     return library_removed[i] != NULL;
 }
 
-static const struct {
-    const char *names, *instead;
-} absent[] = {
-#define ABSENT(names, instead) { names, instead },
-#include "absent.def"
-#undef ABSENT
-};
-
-/* What takes the place of a name of other languages; null: not known. */
-static const char *instead_of(const char *name)
+/* What takes the place of a name of other languages, by the prelude's table
+ * `absent`, where a key is several names; null: it has none. */
+static const char *instead_of(lua_State *L, const char *name)
 {
-    for (int i = 0; i < countof(absent); i++)
-        for (const char *s = absent[i].names, *word;
-             (word = next_word(&s, " "));)
-            if (!strcmp(word, name))
-                return absent[i].instead;
+    lua_getfield(L, LUA_REGISTRYINDEX, "absent");
+    for (lua_pushnil(L); lua_next(L, -2); lua_pop(L, 1))
+        for (const char *s = lua_tostring(L, -2), *w; (w = next_word(&s, " "));)
+            if (!strcmp(w, name))
+                return lua_tostring(L, -1);
     return NULL;
 }
 
@@ -60,8 +53,9 @@ static int unknown_name(lua_State *L)
             "'%s' is not there for models: they read and write no files, and "
             "every error ends them",
             name);
-    if (name && instead_of(name))
-        err(front->loc, "no function '%s'; write %s", name, instead_of(name));
+    const char *instead = name ? instead_of(L, name) : NULL;
+    if (instead)
+        err(front->loc, "no function '%s'; write %s", name, instead);
     const char **names = names_in_scope(L, 1, &n);
     err(front->loc, "unknown name '%s'%s", name ? name : "?",
         name ? did_you_mean(name, names, (size_t)n) : "");
@@ -121,8 +115,9 @@ static void run_prelude(lua_State *L)
 static int secret(const char *name)
 {
     static const char *const names[] = {
-        "composite", "weigh", "as",    "halves", "need",   "own_axis", "role",
-        "math",      "type",  "error", "stored", "unpack", "drawn",
+        "composite", "weigh",  "as",           "halves",  "need",   "own_axis",
+        "role",      "math",   "type",         "error",   "stored", "unpack",
+        "drawn",     "absent", "given_option", "axes_of",
     };
 
     return word_index(name, names, countof(names)) >= 0;
@@ -147,7 +142,8 @@ static void publish(lua_State *L)
  * change what is in math. */
 static void borrow(lua_State *L)
 {
-    static const char *const names[] = { "type", "error" };
+    static const char *const names[] = { "type", "error", "tonumber",
+                                         "tostring" };
 
     for (int i = 0; i < countof(names); i++) {
         lua_getglobal(L, names[i]);
@@ -193,6 +189,8 @@ static void open_language(Front *front)
     }
     borrow(L);
     run_prelude(L);
+    lua_getfield(L, -1, "absent");
+    lua_setfield(L, LUA_REGISTRYINDEX, "absent");
     publish(L);
     lua_pop(L, 1);
 }

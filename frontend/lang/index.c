@@ -149,15 +149,6 @@ static int index_of(lua_State *L)
     return push_index(L, e, a, axis_size(front, a, a->name));
 }
 
-/* Truth values: where index e is i of axis a, of that size. */
-static Node *hits(Front *front, Node *e, Axis *a, int64_t size)
-{
-    Node *n = ew(front, Oeq, e, iota_of(front, a, size), NULL);
-
-    *table_at(front->onehot, KEYP(n)) = n;
-    return n;
-}
-
 /* one_hot(e [, axis]): truth values [axes of e, axis] */
 static int one_hot(lua_State *L)
 {
@@ -171,7 +162,9 @@ static int one_hot(lua_State *L)
     if (dim_of(e, a) >= 0)
         err(front->loc, "one_hot: the index %s already has the axis '%s'",
             dims_text(front, e), a->name);
-    return push_node(L, hits(front, e, a, size));
+    Node *n = ew(front, Oeq, e, iota_of(front, a, size), NULL);
+    *table_at(front->onehot, KEYP(n)) = n;
+    return push_node(L, n);
 }
 
 static int argmax(lua_State *L)
@@ -188,59 +181,30 @@ static int argmax(lua_State *L)
     return push_index(L, n, a, x->dim[dim_of(x, a)].n);
 }
 
-/* in: arguments 1 and 2 of a scatter to axis a of *to, argument 3; where one
- * has the axis, both have another in its place. */
-static Axis *scatter_operands(lua_State *L, Node **in, Node **to)
-{
-    Front *front = front_of(L);
-    Node *v = operand(L, 1, "argument 1");
-    int64_t size;
-
-    in[1] = integer_value(L, 2, "the index");
-    *to = operand(L, 3, "like");
-    Axis *a = indexed(L, 2, 4, &size);
-    need_axes(front, *to, &a, 1);
-    in[0] = v = micro_like(front, v, *to);
-    for (int i = 0; i < (*to)->nd; i++)
-        if ((*to)->dim[i].a != a && dim_of(v, (*to)->dim[i].a) < 0)
-            err(front->loc,
-                "%s: the values %s lack the axis '%s' of the result %s",
-                front->fn, dims_text(front, v), (*to)->dim[i].a->name,
-                dims_text(front, *to));
-    if (dim_of(v, a) >= 0 || dim_of(in[1], a) >= 0) {
-        Axis *other = g_instance(current(front), a);
-        in[0] = apart(front, v, a, other);
-        in[1] = apart(front, in[1], a, other);
-    }
-    return a;
-}
-
-/* scatter_max(v, e, like [, axis]): the largest v at e, -inf where none is */
-static int scatter_max(lua_State *L)
-{
-    Front *front = enter(L, "scatter_max");
-    Node *in[2], *to;
-    Axis *a = scatter_operands(L, in, &to), *over[MAXD];
-    double least = dtypes[in[0]->dt].kind == 'f' ? -HUGE_VAL : INT32_MIN;
-    int n = 0;
-
-    Node *none = constant(front, arithmetic_dtype(in[0]->dt), least);
-    Node *hit = hits(front, in[1], a, to->dim[dim_of(to, a)].n);
-    Node *v = ew(front, Owhere, hit, in[0], none);
-    for (int i = 0; i < v->nd; i++)
-        if (dim_of(to, v->dim[i].a) < 0 && !g_ismicro(v->dim[i].a))
-            over[n++] = v->dim[i].a;
-    return push_node(L, reduce(front, Omax, v, over, n));
-}
-
 /* scatter_add(v, e, like [, axis]): zeros like `like`, and v added at e */
 static int scatter_add(lua_State *L)
 {
     Front *front = enter(L, "scatter_add");
-    Node *in[2], *to, *n;
-    Axis *a = scatter_operands(L, in, &to);
-    Node *v = in[0], *e = in[1];
+    Node *v = operand(L, 1, "argument 1");
+    Node *e = integer_value(L, 2, "the index");
+    Node *to = operand(L, 3, "like"), *n;
+    int64_t size;
+    Axis *a = indexed(L, 2, 4, &size);
 
+    need_axes(front, to, &a, 1);
+    v = micro_like(front, v, to);
+    for (int i = 0; i < to->nd; i++)
+        if (to->dim[i].a != a && dim_of(v, to->dim[i].a) < 0)
+            err(front->loc,
+                "scatter_add: the values %s lack the axis '%s' of the result "
+                "%s",
+                dims_text(front, v), to->dim[i].a->name, dims_text(front, to));
+    if (dim_of(v, a) >= 0 || dim_of(e, a) >= 0) {
+        Axis *other = g_instance(current(front), a);
+        v = apart(front, v, a, other);
+        e = apart(front, e, a, other);
+    }
+    Node *in[2] = { v, e };
     n = make(front, Oscatter_add, 2, in);
     n->at.scatter_add.axis = a;
     /* Values of data stay apart by micro-batch, also where `like` is none. */
@@ -284,8 +248,7 @@ static int iota(lua_State *L)
 static const luaL_Reg functions[] = {
     { "topk", topk }, { "gather", gather }, { "embed", embed },
     { "index", index_of }, { "one_hot", one_hot }, { "argmax", argmax },
-    { "scatter_add", scatter_add }, { "scatter_max", scatter_max },
-    { "iota", iota }, { NULL, NULL },
+    { "scatter_add", scatter_add }, { "iota", iota }, { NULL, NULL },
 };
 /* clang-format on */
 

@@ -597,17 +597,18 @@ static int size_of(lua_State *L)
     return 1;
 }
 
-/* has(x, "axis"), also of an axis that nothing has */
-static int has(lua_State *L)
+/* axes_of(x): " batch seq hidden ", for the prelude */
+static int axes_of(lua_State *L)
 {
-    enter(L, "has");
+    Front *front = enter(L, "has");
     const Node *x = operand(L, 1, "argument 1");
-    int found = 0;
+    Text out = { .arena = front->g->arena };
 
+    put(&out, " ");
     for (int i = 0; i < x->nd; i++)
-        found |= !strcmp(x->dim[i].a->name, lua_tostring(L, 2)) &&
-                 !g_ismicro(x->dim[i].a);
-    lua_pushboolean(L, found);
+        if (!g_ismicro(x->dim[i].a))
+            put(&out, "%s ", x->dim[i].a->name);
+    lua_pushstring(L, out.s);
     return 1;
 }
 
@@ -626,13 +627,18 @@ static int need(lua_State *L)
 static const luaL_Reg byhand[] = {
     { "mean", mean }, { "dot", dot }, { "rename", rename_axes },
     { "merge", merge }, { "dropout", dropout }, { "size", size_of },
-    { "has", has }, { NULL, NULL },
+    { NULL, NULL },
 };
 /* clang-format on */
 
 static const luaL_Reg inside[] = {
-    { "as", as },     { "halves", halves },         { "stored", stored },
-    { "need", need }, { "own_axis", lua_own_axis }, { "drawn", drawn },
+    { "as", as },
+    { "halves", halves },
+    { "stored", stored },
+    { "need", need },
+    { "own_axis", lua_own_axis },
+    { "drawn", drawn },
+    { "axes_of", axes_of },
     { NULL, NULL },
 };
 

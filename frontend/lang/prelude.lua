@@ -6,6 +6,65 @@
 -- Layers compute in f32 and give back the dtype they got. module(name, f, ...) says
 -- which of the modules of train.recompute it is.
 
+-- Names of other languages, and the expression that takes their place
+absent = {
+  ["name name .."]='expression',
+  ["clamp clip"]='minimum(maximum(x, low), high)',
+  ["einsum matmul mm bmm linear"]='dot(x, w, "axes to sum")',
+  ["scan cumprod associative_scan"]='log2(n) steps of shift(x, axis, 1), shift(x, axis, 2), ..; of sums cumsum(x, axis)',
+  ["recur loop"]='a for loop of Lua, or log2(n) steps of shift(x, axis, 1), shift(x, axis, 2), ..',
+  ["grad backward"]='optimizer(name, function(p, g, s, h) .. end), whose g is a gradient',
+  ["reshape view flatten rearrange"]='split(x, axis, "a b"), merge(x, "a b", axis)',
+  ["transpose permute unsqueeze squeeze expand"]='rename(x, { old="new" }); axes have names and no order',
+  ["stack"]='concat(list, axis) of tensors with an axis of size 1',
+  ["chunk narrow"]='slice(x, axis, start, len)',
+  ["pad"]='concat(x, zeros of its other axes, axis), or shift(x, axis, n), where zeros enter',
+  ["roll"]='shift(x, axis, n, true)',
+  ["argsort"]='the second result of sort(x, axis)',
+  ["argmin"]='argmax(-x, axis)',
+  ["tril triu masked_fill"]='where(le(iota("key"), iota("seq")), x, -inf)',
+  ["detach no_grad"]='stop_gradient(x)',
+  ["arange"]='iota(axis, n)',
+  ["zeros_like ones_like full_like"]='x * 0, or a number, which meets any axes',
+  ["rand randn bernoulli"]='random("uniform", x), random("normal", x)',
+  ["embedding"]='embed(ids, table)',
+  ["index_select take"]='gather(x, e, axis)',
+  ["scatter"]='scatter_add(v, e, like), scatter_max(v, e, like)',
+  ["conv1d"]='conv(x, w, "seq", "tap")',
+  ["log_softmax"]='x - logsumexp(x, axis)',
+  ["logsigmoid"]='-softplus(-x)',
+  ["std var"]='mean(c * c, axes), where c = x - mean(x, axes)',
+  ["prod"]='exp(sum(log(x), axes))',
+  ["norm"]='sqrt(sum(x * x, axes))',
+  ["round"]='floor(x + 0.5)',
+  ["ceil"]='-floor(-x)',
+  ["trunc"]='int(x)',
+  ["square"]='x * x',
+  ["exp2"]='2 ^ x',
+  ["logical_and logical_or logical_not"]='land(a, b), lor(a, b), lnot(a)',
+  ["freeze"]='train.freeze=PATTERN, or stop_gradient(w)',
+}
+
+-- Does x have the axis? Also of an axis that nothing has
+function has(x, axis)
+  return axes_of(x):find(" " .. axis .. " ", 1, true) ~= nil
+end
+
+-- The command line's option.NAME, of the type of value, else the value
+function option(name, value)
+  local text = given_option(name)
+  if text == nil then return value end
+  local is = ({ ["1"]=true, ["true"]=true, ["0"]=false, ["false"]=false })[text]
+  if type(value) == "string" then is = text
+  elseif type(value) == "number" then is = tonumber(text) end
+  if is == nil or math.type(value) == "integer" and math.type(is) ~= "integer" then
+    local kinds = { integer="a whole number", float="a number", boolean="true or false" }
+    error("option." .. name .. "=" .. text .. " must be " .. kinds[math.type(value) or type(value)] .. ", as " ..
+      tostring(value) .. " is")
+  end
+  return is
+end
+
 local join = concat
 
 -- concat(a, b, .., axis) or concat(list, axis), of any length
@@ -49,6 +108,16 @@ function conv(x, w, axis, tap)
     y = y + shift(b, axis, back) * sum(slice(c, tap, n - 1 - back, 1), tap)
   end
   return as(y, x)
+end
+
+-- The largest v where e points, along the axes of `like`; -inf where no e points
+function scatter_max(v, e, like, axis)
+  local y, over = where(one_hot(e, axis), v, -inf), ""
+  for a in axes_of(y):gmatch("%S+") do
+    if not has(like, a) then over = over .. " " .. a
+    elseif size(y, a) ~= size(like, a) then error("scatter_max: axis '" .. a .. "' is another in like") end
+  end
+  return max(y, over)
 end
 
 -- A random number for each element of x, fp32: others in each step and micro-batch, the
