@@ -77,7 +77,7 @@ typedef struct Front {
     Body *body;     /* being traced, or null */
     Graph **bodies; /* vec: of all composites */
     const Scope *scope;
-    const Again *again; /* null: outside of again() */
+    const Again *again;     /* null: outside of again() */
     const char *file, *dir; /* of the model */
     const Opts *cmdline;
     const Loc *loc;                /* of the call being served */
