@@ -3,15 +3,18 @@
  * condition. A pair is masked if its score is -inf. */
 #include "attn.h"
 
+/* Bounds of key - query. chunk n > 0: the key is also at least
+ * query - query % n. */
 typedef struct MaskBounds {
     double lo, hi;
-} MaskBounds; /* bounds of key - query */
+    int64_t chunk;
+} MaskBounds;
 typedef struct Linear {
     double q, k, c;
     int ok;
 } Linear;
 
-static const MaskBounds everything = { -INFINITY, INFINITY };
+static const MaskBounds everything = { -INFINITY, INFINITY, 0 };
 
 /* The axis whose position is n's value, or null. */
 static const Axis *axis_of_position(const Attn *attn, const Node *n)
@@ -60,12 +63,32 @@ static Linear linear_form(const Attn *attn, const Node *n)
 
 static MaskBounds both(MaskBounds x, MaskBounds y)
 {
-    return (MaskBounds){ fmax(x.lo, y.lo), fmin(x.hi, y.hi) };
+    int first = x.chunk && (!y.chunk || x.chunk < y.chunk);
+
+    return (MaskBounds){ fmax(x.lo, y.lo), fmin(x.hi, y.hi),
+                         first ? x.chunk : y.chunk };
 }
 
 static MaskBounds union_hull(MaskBounds x, MaskBounds y)
 {
-    return (MaskBounds){ fmin(x.lo, y.lo), fmax(x.hi, y.hi) };
+    return (MaskBounds){ fmin(x.lo, y.lo), fmax(x.hi, y.hi),
+                         x.chunk == y.chunk ? x.chunk : 0 };
+}
+
+/* n if the value is query - mod(query, n), else 0. */
+static int64_t chunk_of(const Attn *attn, const Node *n)
+{
+    const Node *x = n->op == Oarg ? attn->node->in[n->at.arg.index] : n;
+
+    while ((x->op == Ocast || x->op == Opermute) && x->nd == 1)
+        x = x->in[0];
+    if (x->op != Osub || n->nd != 1 || n->dim[0].a != attn->query)
+        return 0;
+    const Node *at = unrounded(x->in[0]), *mod = unrounded(x->in[1]);
+    if (mod->op != Omod || unrounded(mod->in[0]) != at || !is_position(at))
+        return 0;
+    const Node *size = unrounded(mod->in[1]);
+    return size->op == Oconst ? (int64_t)fmax(size->at.constant.value, 0) : 0;
 }
 
 /* a <= b (or a < b): the integer differences d for which it may hold. */
@@ -73,12 +96,17 @@ static MaskBounds ordered(const Attn *attn, const Node *a, const Node *b,
                           int strict)
 {
     Linear x = plus(linear_form(attn, a), scaled(linear_form(attn, b), -1));
+    int64_t chunk = strict || axis_of_position(attn, b) != attn->key
+                        ? 0
+                        : chunk_of(attn, a);
 
+    if (chunk)
+        return (MaskBounds){ 1 - (double)chunk, INFINITY, chunk };
     if (!x.ok || x.k != -x.q || fabs(x.k) != 1)
         return everything;
     if (x.k > 0) /* d <= -c */
-        return (MaskBounds){ -INFINITY, floor(-x.c - (strict ? 0.5 : 0)) };
-    return (MaskBounds){ ceil(x.c + (strict ? 0.5 : 0)), INFINITY };
+        return (MaskBounds){ -INFINITY, floor(-x.c - (strict ? 0.5 : 0)), 0 };
+    return (MaskBounds){ ceil(x.c + (strict ? 0.5 : 0)), INFINITY, 0 };
 }
 
 static MaskBounds where_holds(const Attn *attn, const Node *c)
@@ -179,6 +207,10 @@ const char *attn_tile_masked(Attn *attn, const char *q0, const char *q1)
         put(&x, "%s%s - (%s) < %.0f", x.s ? " || " : "",
             attn_global(attn, attn->key, "(k0 + cols) - 1"),
             attn_global(attn, attn->query, q0), b.lo + 0.0);
+    if (b.chunk)
+        put(&x, " || %s < (%s) / %ld * %ld",
+            attn_global(attn, attn->key, "(k0 + cols) - 1"),
+            attn_global(attn, attn->query, q0), b.chunk, b.chunk);
     return x.s;
 }
 
@@ -203,6 +235,11 @@ const char *attn_tile_unmasked(Attn *attn)
         put(&x, "%s%s - (%s) >= %.0f", x.s ? " && " : "",
             attn_global(attn, attn->key, "k0"),
             attn_global(attn, attn->query, "(q0 + rows) - 1"), b.lo + 0.0);
+    if (b.chunk)
+        put(&x, " && %s >= (%s) / %ld * %ld",
+            attn_global(attn, attn->key, "k0"),
+            attn_global(attn, attn->query, "(q0 + rows) - 1"), b.chunk,
+            b.chunk);
     return x.s;
 }
 
@@ -259,6 +296,18 @@ static double pairs_upto(double d, double nq, double nk)
                     : sum_upto(nq + d, nk) - sum_upto(d, nk);
 }
 
+/* Pairs that the chunk of the query lets see, too. */
+static double pairs_in_chunks(MaskBounds b, double nq, double nk)
+{
+    double sum = 0;
+
+    for (double q = 0; q < nq; q++) {
+        double first = fmax(0, fmax(q + b.lo, q - fmod(q, (double)b.chunk)));
+        sum += fmax(0, fmin(nk - 1, q + b.hi) - first + 1);
+    }
+    return sum;
+}
+
 /* Fraction of all pairs that are visible. */
 static double unmasked_fraction(const Attn *attn)
 {
@@ -266,8 +315,10 @@ static double unmasked_fraction(const Attn *attn)
     double nq = (double)attn->score->dim[dim_of(attn->score, attn->query)].n;
     double nk = (double)attn->score->dim[dim_of(attn->score, attn->key)].n;
 
-    return fmax(0, pairs_upto(b.hi, nq, nk) - pairs_upto(b.lo - 1, nq, nk)) /
-           (nq * nk);
+    double pairs =
+        b.chunk ? pairs_in_chunks(b, nq, nk)
+                : pairs_upto(b.hi, nq, nk) - pairs_upto(b.lo - 1, nq, nk);
+    return fmax(0, pairs) / (nq * nk);
 }
 
 void attn_skip(Attn *attn, int depth, const char *unseen)

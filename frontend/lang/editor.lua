@@ -586,7 +586,8 @@ function rope(x, axis, pos, theta, options) end
 ---@param s Tensor @param query string @param key string @return Tensor
 function causal(s, query, key) end
 ---dot(softmax(s, key), v, key), with every square value behind s, which no memory ever holds. The result of a
----comparison of scores that something else reads too is computed once and stored; a warning says so. Two further results:
+---comparison of scores that something else reads too is computed once and stored; a warning says so.
+---Bounds of positions skip tiles of keys: causal(..), windows lt(q - key, n), chunks ge(key, q - mod(q, n)). Two results more:
 ---the logsumexp of the scores in f32, which no memory holds either, and the largest score, for which they are stored.
 ---
 ---    s [.. seq key], v [.. key ..] -> [.. seq ..], l [.. seq], most [.. seq]

@@ -20,6 +20,7 @@ static const struct {
     { { "causal d64",   { 1, 1, 2, 150, 150, 64, 1, 64 }, attn_causal, 0.5 }, Dbf16, 4, 0 },
     { { "full d128",    { 1, 2, 1, 129, 77, 128, 1, 128 }, attn_plain, 0.5 }, Dbf16, 3, 0 },
     { { "gqa 4 d32",    { 2, 1, 4, 70, 70, 32, 1, 32 }, attn_causal, 0.5 }, Dbf16, 3, 0 },
+    { { "chunks d64",   { 1, 2, 1, 200, 200, 64, 1, 64 }, attn_chunks, 0.5 }, Dbf16, 2, 0 },
     { { "window d64",   { 1, 2, 1, 200, 200, 64, 1, 64 }, attn_window, 0.5 }, Dbf16, 2, 0 },
     { { "capped d64",   { 1, 1, 2, 70, 70, 64, 1, 64 }, attn_capped, 0.5 }, Dbf16, 2, 0 },
     { { "late d128",    { 1, 1, 1, 140, 140, 128, 1, 128 }, attn_late, 0.5 }, Dbf16, 2, 0 },

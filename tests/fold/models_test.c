@@ -79,6 +79,8 @@ static const Fold some[] = {
     { "tests/models/chosen_keys.lua",    1, 2, 2, 1, 1, "" },
     { "tests/models/pooled.lua",         2, 2, 2, 1, 1, "" },
     { "tests/models/dropout.lua",        2, 1, 2, 4, 1, "" },
+    { "tests/models/chunks.lua",         1, 2, 1, 1, 1, "" },
+    { "tests/models/chunks.lua",         1, 2, 1, 1, 1, "fold.ring=1" },
     { "tests/models/sinks.lua",          2, 1, 2, 1, 1, "" },
     { "tests/models/sinks.lua",          1, 2, 2, 1, 1, "fold.ring=1 fold.zero=3" },
     { "tests/models/again.lua",          2, 1, 2, 1, 1, "" },

@@ -33,6 +33,7 @@ static const Form forms[] = {
     { "grouped", { 1, 2, 3, 70, 70, 20, 1, 17 }, attn_causal, 1 },
     { "cross", { 2, 1, 2, 61, 149, 16, 1, 40 }, attn_plain, 1 },
     { "window", { 1, 2, 2, 150, 150, 12, 1, 12 }, attn_window, 1 },
+    { "chunks", { 1, 2, 2, 150, 150, 12, 1, 12 }, attn_chunks, 1 },
     { "late", { 1, 1, 2, 67, 67, 8, 1, 8 }, attn_late, 1 },
     { "documents", { 2, 2, 1, 75, 75, 10, 6, 9 }, attn_documents, 0.3 },
     { "latent", { 1, 3, 1, 66, 66, 5, 7, 1 }, attn_latent, 1 },

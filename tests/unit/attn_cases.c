@@ -143,6 +143,18 @@ Node *attn_window(Build *m)
                 s);
 }
 
+/* Chunks of 53 positions, which see nothing of each other. */
+Node *attn_chunks(Build *m)
+{
+    Node *s = qk(m), *at = pos(m, m->seq);
+    Node *first = op2(m, Osub, at, op2(m, Omod, at, num(m, at, 53)));
+
+    return mask(m,
+                op2(m, Oland, op2(m, Ole, pos(m, m->key), at),
+                    op2(m, Oge, pos(m, m->key), first)),
+                s);
+}
+
 /* Trained operands of the score beside the dots: a slope per head, a bias of
  * keys gated by one of queries, one of pairs. */
 static Node *biased(Build *m, Node *s)

@@ -23,8 +23,9 @@ typedef struct Build {
 
 /* Declares operands, the values last; returns the scores. */
 typedef Node *Scores(Build *m);
-Scores attn_plain, attn_causal, attn_mla, attn_window, attn_late, attn_strict,
-    attn_capped, attn_documents, attn_latent, attn_biases, attn_mlabiases;
+Scores attn_plain, attn_causal, attn_mla, attn_window, attn_chunks, attn_late,
+    attn_strict, attn_capped, attn_documents, attn_latent, attn_biases,
+    attn_mlabiases;
 
 typedef struct Form {
     const char *name;

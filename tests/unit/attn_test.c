@@ -21,6 +21,7 @@ static const Form cases[] = {
     { "mla", { 2, 3, 1, 101, 101, 24, 8, 16 }, attn_mla, 1 },
     { "mla-one", { 1, 3, 1, 101, 131, 8, 24, 16 }, attn_mla, 1 },
     { "window", { 1, 2, 2, 150, 150, 12, 1, 12 }, attn_window, 1 },
+    { "chunks", { 1, 2, 2, 150, 150, 12, 1, 12 }, attn_chunks, 1 },
     { "biases", { 2, 2, 2, 70, 70, 6, 1, 6 }, attn_biases, 0.5 },
     { "mla-biases", { 2, 3, 1, 50, 70, 6, 5, 7 }, attn_mlabiases, 0.5 },
     { "late", { 1, 1, 2, 67, 67, 8, 1, 8 }, attn_late, 1 },
