@@ -303,12 +303,11 @@ int attn_read(Attn *attn, const Graph *g, const Node *n)
     *attn = (Attn){ .graph = g, .node = n, .body = n->body };
     attn->nop = n->nin - (n->op == Oattn_bwd ? 3 : 0);
     if (!n->body || !vec_len(n->body->node) || !read_result(attn))
-        return refused(attn, "the values are no tensor without the queries");
+        return refused(attn, "the values depend on the queries");
     if (!read_query(attn))
         return refused(attn, "the scores have no axis of queries");
     if (!read_score(attn, attn->score))
-        return refused(attn, "an operation on the scores is not elementwise; "
-                             "apply it to queries or keys");
+        return refused(attn, "an operation on scores is not elementwise");
     if (attn->ndot == 0)
         return refused(attn, "the scores have no dot of queries and keys");
     read_terms(attn, attn->score);
@@ -320,16 +319,13 @@ int attn_read(Attn *attn, const Graph *g, const Node *n)
     name_axes(attn);
     for (int i = 0; i < attn->ndot; i++)
         if (!dot_fits(attn, &attn->dot[i]))
-            return refused(attn, "a dot sums only some of the axes that its "
-                                 "queries and keys share");
+            return refused(attn, "a dot sums not all axes of one operand");
     if (!leaves_fit(attn))
-        return refused(attn, "a tensor is an operand of a dot and another one "
-                             "of the scores");
+        return refused(attn, "a tensor is read by a dot and beside it");
     if (!levels_fit(attn))
-        return refused(attn, "two tensors with keys have different heads; "
-                             "give one all axes of the other");
+        return refused(attn, "two tensors with keys have different heads");
     return widths_fit(attn) ||
-           refused(attn, "keys and values have more than 1280 elements");
+           refused(attn, "keys and values are wider than 1280");
 }
 
 const char *attn_refused(const Graph *g, const Node *n)

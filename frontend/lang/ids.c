@@ -183,15 +183,6 @@ static Range remainder_range(Range a, Range b)
     return (Range){ fmax(fmin(a.lo, 0), -most), fmin(fmax(a.hi, 0), most) };
 }
 
-/* a // b; b around 0: any integer. */
-static Range quotient_range(Range a, Range b)
-{
-    if (b.lo < 1)
-        return all_of(Di32);
-    return (Range){ floor(fmin(a.lo / b.lo, a.lo / b.hi)),
-                    floor(fmax(a.hi / b.lo, a.hi / b.hi)) };
-}
-
 /* n's from its operands' a and b; of no op that is here, all integers. */
 static Range made(const Ids *ids, const Node *n, const CallStack *in)
 {
@@ -219,7 +210,10 @@ static Range made(const Ids *ids, const Node *n, const CallStack *in)
     case Oneg: return (Range){ -a.hi, -a.lo };
     case Omul: return product(a, b);
     case Omod: return remainder_range(a, b);
-    case Ofloor_div: return quotient_range(a, b);
+    case Ofloor_div:
+        return b.lo < 1 ? all
+                        : (Range){ floor(fmin(a.lo / b.lo, a.lo / b.hi)),
+                                   floor(fmax(a.hi / b.lo, a.hi / b.hi)) };
     case Omaximum: return (Range){ fmax(a.lo, b.lo), fmax(a.hi, b.hi) };
     case Ominimum: return (Range){ fmin(a.lo, b.lo), fmin(a.hi, b.hi) };
     case Oabs: return (Range){ 0, fmax(fabs(a.lo), fabs(a.hi)) };

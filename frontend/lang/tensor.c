@@ -301,24 +301,14 @@ int ew_operands(lua_State *L, Op op, int first, int n, Node **in)
 static int binary(lua_State *L)
 {
     Op op = (Op)lua_tointeger(L, lua_upvalueindex(1));
-    Front *front = enter(L, optab[op].name);
+    Front *front = enter(L, op == Ofloor_div ? "//" : optab[op].name);
     Node *in[2];
 
     ew_operands(L, op, 1, 2, in);
-    return push_node(L, ew(front, op, in[0], in[1], NULL));
-}
-
-/* a // b: rounded down. */
-static int floor_divide(lua_State *L)
-{
-    Front *front = enter(L, "//");
-    Node *in[2];
-
-    ew_operands(L, Ofloor_div, 1, 2, in);
-    if (dtypes[in[0]->dt].kind != 'f' && dtypes[in[1]->dt].kind != 'f')
-        return push_node(L, ew(front, Ofloor_div, in[0], in[1], NULL));
-    return push_node(
-        L, ew(front, Ofloor, ew(front, Odiv, in[0], in[1], NULL), NULL, NULL));
+    if (op != Ofloor_div || dtypes[promoted(in[0]->dt, in[1]->dt)].kind != 'f')
+        return push_node(L, ew(front, op, in[0], in[1], NULL));
+    Node *quotient = ew(front, Odiv, in[0], in[1], NULL);
+    return push_node(L, ew(front, Ofloor, quotient, NULL, NULL));
 }
 
 static int negate(lua_State *L)
@@ -452,13 +442,12 @@ static const struct {
     Op op;
 } operators[] = {
     { "__add", Oadd }, { "__sub", Osub }, { "__mul", Omul },
-    { "__div", Odiv }, { "__mod", Omod },
+    { "__div", Odiv }, { "__mod", Omod }, { "__idiv", Ofloor_div },
 };
 /* clang-format on */
 
 static const luaL_Reg events[] = {
-    { "__unm", negate },        { "__pow", power },
-    { "__idiv", floor_divide }, { "__index", index_tensor },
+    { "__unm", negate },        { "__pow", power }, { "__index", index_tensor },
     { "__tostring", describe }, { NULL, NULL },
 };
 

@@ -331,7 +331,8 @@ void predict(const Graph *g, const Group *group, Instr *instr)
             link_secs(g, instr->atoms, instr->bytes, instr->kind == Ialltoall);
     else
         instr->secs = secs_by(g, group, instr, instr->speeds);
-    if (group->path != PATHfast) {
+    if (group->path != PATHfast &&
+        !(is_attention_group(group) && is_single(group))) {
         InstrSpeeds fast = family_speeds[group->fam];
         fast.size = instr->speeds.size;
         warn_path(g, group, instr->secs, secs_by(g, group, instr, fast));

@@ -57,17 +57,13 @@ static void say(const Graph *g, const Group *group, const Node *x, int d,
          (long long)(down && dim->n - down <= unit / 2 ? down : down + unit));
 }
 
-/* Attention in fp32 has no other kernels. */
 static void warn_attention(const Graph *g, const Group *group, double times)
 {
-    const Node *n = group->node[0];
-    int rounded = 0;
+    const Loc *loc = group->node[0]->loc;
+    void **said = table_at_pair(g->compile->said, KEYP(loc), PATHthreads);
 
-    for (int k = 0; k < n->nin; k++)
-        rounded |= n->in[k]->dt == Dbf16;
-    void **said = table_at_pair(g->compile->said, KEYP(n->loc), PATHthreads);
-    if (rounded && !*said)
-        warn(n->loc,
+    if (!*said)
+        warn(loc,
              "attention leaves the tensor cores: it is predicted to take %.1f "
              "times as long; they take one dot of bf16 queries and keys over "
              "one axis",
