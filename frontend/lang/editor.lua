@@ -687,6 +687,16 @@ function z_loss(logits, axis, tokens) end
 ---    balance_bias(s, e, "expert", "batch seq top", 1e-3)
 ---@param bias Tensor @param e Index @param axis string @param pairs string @param rate number
 function balance_bias(bias, e, axis, pairs, rate) end
+---After a step the state bias, added to scores s before the choice of k, moves by the share rate towards minus the
+---quantiles at which equally many tokens choose each expert. Quantiles are along the axis tokens, then averaged over
+---rest and the micro-batches.
+---
+---    bias [axis], s [.. axis]
+---    gradient: none
+---    quantile_bias(s, p, 2, "expert", "seq", "batch", 0.1)
+---@param bias Tensor @param s Tensor @param k integer @param axis string @param tokens string @param rest string
+---@param rate number
+function quantile_bias(bias, s, k, axis, tokens, rest, rate) end
 ----inf but for the n groups whose `best` largest scores sum highest; groups is a declared axis.
 ---
 ---    s [.. axis] -> [.. axis]

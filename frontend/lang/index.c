@@ -126,19 +126,6 @@ static int gather(lua_State *L)
     return push_node(L, gathered(front, a, e, axis));
 }
 
-/* embed(ids, table): rows of a table; its first axis is the one looked up. */
-static int embed(lua_State *L)
-{
-    Front *front = enter(L, "embed");
-    Node *e = integer_value(L, 1, "the ids"), *a = operand(L, 2, "the table");
-
-    if (a->nd < 2)
-        err(front->loc, "embed: the table %s needs two axes or more",
-            dims_text(front, a));
-    known_role(front, a->dim[0].a, ROLEvocab);
-    return push_node(L, gathered(front, a, e, a->dim[0].a));
-}
-
 /* index(t, axis): an integer tensor as an index into axis */
 static int index_of(lua_State *L)
 {
@@ -246,7 +233,7 @@ static int iota(lua_State *L)
 
 /* clang-format off */
 static const luaL_Reg functions[] = {
-    { "topk", topk }, { "gather", gather }, { "embed", embed },
+    { "topk", topk }, { "gather", gather },
     { "index", index_of }, { "one_hot", one_hot }, { "argmax", argmax },
     { "scatter_add", scatter_add }, { "iota", iota }, { NULL, NULL },
 };

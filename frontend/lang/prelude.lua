@@ -80,6 +80,14 @@ function concat(list, axis, ...)
   return #parts == 1 and parts[1] or concat(parts, axis)
 end
 
+-- Rows of a table; its first axis is the one looked up
+function embed(ids, table)
+  local axis, rest = axes_of(table):match("(%S+) (.*)")
+  if not axis or rest == "" then error("embed: the table has one axis; it needs another") end
+  role(axis, "vocab")
+  return gather(table, ids, axis)
+end
+
 -- Sorted along axis, the largest first, and an index of where each element was
 function sort(x, axis)
   need("sort", x, axis)
@@ -341,6 +349,23 @@ function balance_bias(bias, e, axis, pairs, rate)
   need("balance_bias", bias, axis)
   local counts = f32(sum(one_hot(e, axis), pairs))
   update(bias, bias + rate * sign(sum(counts, axis) - size(bias, axis) * counts))
+end
+
+-- After a step the state bias [axis], added to scores s before the choice of k, moves by the
+-- share `rate` towards minus the quantiles at which equally many tokens choose each expert,
+-- given the largest score that a token leaves out (Su 2026). Quantiles are along the axis
+-- `tokens`; their means over `rest`, the other axes of tokens, and over micro-batches count.
+function quantile_bias(bias, s, k, axis, tokens, rest, rate)
+  need("quantile_bias", s, axis .. " " .. tokens .. " " .. rest)
+  local n = size(s, tokens) * k // size(s, axis)
+  if n < 1 or k >= size(s, axis) then
+    error("quantile_bias: the mean is " .. n .. " of " .. size(s, tokens) .. " tokens an expert")
+  end
+  local top, slot = own_axis("top", k + 1), own_axis("slot", n + 1)
+  s = f32(stop_gradient(s))
+  local left_out = sum(slice(topk(s + bias, k + 1, axis, top), top, k, 1), top)
+  local around = slice(topk(s - left_out, n + 1, tokens, slot), slot, n - 1, 2)
+  update(bias, bias * (1 - rate) - rate * mean(mean(around, slot), rest))
 end
 
 -- -inf but for the n groups along axis whose `best` largest scores sum highest

@@ -15,4 +15,5 @@ local _, e = topk(limit_groups(stop_gradient(s) + bias, "expert", "groups", 2, 1
 balance_bias(bias, e, "expert", "batch seq top", 1e-3)
 local even = index(mod(ids * 0 + iota("seq"), 6), "expert")
 balance_bias(state("even", "expert"), even, "expert", "batch seq", 1e-3)
+quantile_bias(state("quantile", "expert"), s, 2, "expert", "seq", "batch", 0.3)
 train { batch=16, clip=0 }

@@ -4,6 +4,7 @@
  * Losses and states are compared directly, gradients with central differences
  * of the loops. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../../frontend/frontend.h"
@@ -46,7 +47,7 @@ static int id_at(int step, int64_t i)
 /* ---- by hand ------------------------------------------------------------- */
 
 typedef struct Router {
-    double table[V][E], load[E], bias[E];
+    double table[V][E], load[E], bias[E], quantile[E];
 } Router;
 
 /* The k largest of x, ties to the lower index, as marks. */
@@ -130,6 +131,47 @@ static void choose(const double *x, int *mark)
     for (int e = 0; e < E; e++)
         y[e] = in[e / (E / G)] ? x[e] : -INFINITY;
     best(y, E, K, mark);
+}
+
+static int downward(const void *v, const void *w)
+{
+    const double *a = v, *b = w;
+
+    return (*a < *b) - (*a > *b);
+}
+
+/* Adds what a sequence of Q tokens says of each expert: the number between the
+ * scores of the last token that may choose it and of the first that may not. */
+static void add_quantiles(const Router *r, int step, int64_t from, double *sum)
+{
+    enum { MEAN = Q * K / E };
+    double x[E][Q];
+
+    for (int t = 0; t < Q; t++) {
+        const double *logits = r->table[id_at(step, from + t)];
+        double s[E], chosen[E];
+        for (int e = 0; e < E; e++) {
+            s[e] = 1 / (1 + exp(-logits[e]));
+            chosen[e] = s[e] + r->quantile[e];
+        }
+        qsort(chosen, E, sizeof *chosen, downward);
+        for (int e = 0; e < E; e++)
+            x[e][t] = s[e] - chosen[K];
+    }
+    for (int e = 0; e < E; e++) {
+        qsort(x[e], Q, sizeof *x[e], downward);
+        sum[e] += (x[e][MEAN - 1] + x[e][MEAN]) / 2 / (B * MICRO);
+    }
+}
+
+static void move_quantiles(Router *r, int step)
+{
+    double mean[E] = { 0 };
+
+    for (int i = 0; i < MICRO * B; i++)
+        add_quantiles(r, step, (int64_t)i * Q, mean);
+    for (int e = 0; e < E; e++)
+        r->quantile[e] = 0.7 * r->quantile[e] - 0.3 * mean[e];
 }
 
 static void end_of_step(Router *r, int step)
@@ -268,6 +310,7 @@ static void run_fold(const char *fold, Plan *p)
         if (step == 0)
             most[NLOSS + 1] = gradient_apart(x, &r);
         end_of_step(&r, step);
+        move_quantiles(&r, step);
     }
     for (int i = 0; i <= NLOSS; i++)
         verdict(most[i] <= TOL, fold, i < NLOSS ? names[i] : "loss", most[i],
@@ -276,9 +319,11 @@ static void run_fold(const char *fold, Plan *p)
             most[NLOSS + 1], GTOL);
     double load = state_apart(x, "load", r.load);
     double bias = state_apart(x, "bias", r.bias);
+    double quantile = state_apart(x, "quantile", r.quantile);
     double even = state_apart(x, "even", zero);
     verdict(load <= TOL, fold, "counts of the step before", load, TOL);
     verdict(bias <= TOL, fold, "bias", bias, TOL);
+    verdict(quantile <= TOL, fold, "bias by quantiles", quantile, TOL);
     verdict(even == 0, fold, "bias with equal counts", even, 0);
     exec_close(x);
 }

@@ -13,7 +13,7 @@
 
 #include "../../frontend/frontend.h"
 
-enum { MAXARG = 6, SECONDS = 120 };
+enum { MAXARG = 7, SECONDS = 120 };
 
 /* What calls refer to. */
 static const char around[] =
@@ -96,6 +96,7 @@ static const struct { const char *name, *arg[MAXARG]; } calls[] = {
     { "global_balance_loss", { "p", "2", "'expert'", "'batch seq'" } },
     { "z_loss", { "p", "'expert'", "'batch seq'" } },
     { "balance_bias", { "s", "e", "'expert'", "'batch seq top'", "1e-3" } },
+    { "quantile_bias", { "s", "p", "2", "'expert'", "'seq'", "'batch'", "0.1" } },
     { "limit_groups", { "p", "'expert'", "'nodes'", "1", "2" } },
     { "pairs", { "{ a=1 }" } }, { "next", { "{ a=1 }", "'a'" } },
     { "string.format", { "'%s %d'", "x", "3" } }, { "tostring", { "x" } },
