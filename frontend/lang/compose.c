@@ -337,7 +337,7 @@ static void pass_on(const Graph *g, ScoreUse *use, const Node *n)
         *by = OUTSIDE;
     if (*by > OUTSIDE && !belongs(g->node[*by - 2], n))
         *by = OUTSIDE;
-    if (*by && is_attention(n) && n->nin == 2)
+    if (*by && reads_scores(n) && n->nin == 2)
         note_reader(use, n->in[taken++], n->id + 2);
     for (int k = taken; k < n->nin && *by; k++)
         note_reader(use, n->in[k], *by);
@@ -412,7 +412,7 @@ static void take_all_scores(Front *front)
     while (find_uses(g, use))
         continue;
     for (size_t i = 0; i < count; i++)
-        if (is_attention(g->node[i]) && g->node[i]->nin == 2)
+        if (reads_scores(g->node[i]) && g->node[i]->nin == 2)
             take_scores(front, g->node[i], use);
     if (!front->quiet)
         warn_stored(front, use);

@@ -2,9 +2,14 @@
  * call names, a softmax by what it computes; which operands have a gradient. */
 #include "graph.h"
 
-int is_attention(const Node *n)
+int reads_scores(const Node *n)
 {
     return n->op == Ocall && n->at.call.key && n->at.call.query;
+}
+
+int is_attention(const Node *n)
+{
+    return reads_scores(n) && !strcmp(n->at.call.name, "attention");
 }
 
 const Node *unrounded(const Node *n)

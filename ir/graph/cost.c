@@ -105,7 +105,7 @@ static void count_dots(FlopCount *count, const Graph *g, Node *const *arg,
 {
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i];
-        if (n->op == Ocall)
+        if (n->op == Ocall && (is_attention(n) || !reads_scores(n)))
             count_dots(count, n->body, n->in, is_attention(n) ? 0.5 : 0);
         if (n->op != Odot)
             continue;

@@ -30,6 +30,7 @@ int as_matrix(const Graph *g, const Node *a, const Node *b, const Node *c,
 /* ---- composite.c --------------------------------------------------------- */
 
 int is_attention(const Node *n);      /* a call that is one */
+int reads_scores(const Node *n);      /* one, or the logsumexp of one */
 const Node *unrounded(const Node *n); /* the value behind casts */
 /* The scores s of y = exp(s - max s) / sum, along one axis; null: y is none. */
 const Node *softmax_scores(const Node *y, const Axis **axis);

@@ -62,21 +62,16 @@ static void warn_stored(const Graph *g, const Node *n, const char *why)
     *said = g->compile;
 }
 
-/* The logsumexp of an attention's scores, whose output is the last operand. */
-static int is_logsumexp(const Node *n)
-{
-    return is_attention(n) && !strcmp(n->at.call.name, "attention_logsumexp");
-}
-
 static Node *open_call(Graph *g, Node *n, void *ctx)
 {
     (void)ctx;
     if (n->op != Ocall)
         return n;
     Node *out = n->nin ? n->in[n->nin - 1] : NULL;
-    if (is_logsumexp(n) && out->op == Opart && out->in[0]->op == Oattn)
+    if (reads_scores(n) && !is_attention(n) && out->op == Opart &&
+        out->in[0]->op == Oattn)
         return g_cast(g, logsumexp_part(g, out->in[0], n), n->dt);
-    if (is_attention(n) && !is_logsumexp(n)) {
+    if (is_attention(n)) {
         Node probe = *n;
         probe.body = open_body(g, n);
         const char *refused = pass_target(g)->refuses(g, &probe);

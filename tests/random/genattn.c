@@ -293,6 +293,24 @@ static int lacking(const Attn *a, const Tens *v)
     return n;
 }
 
+/* An attention and its logsumexp, or its largest score too. */
+static void with_results(Gen *g, const Attn *a, const Tens *like,
+                         const char *text)
+{
+    Tens row = a->score;
+    int id = ++g->names, most = chance(g, 30);
+
+    row.data = like->data;
+    row.most = 8;
+    drop_dim(&row, dim_at(&row, a->key.a));
+    line(g, "local y%d, l%d%s = %s", id, id,
+         most ? strf(g->a, ", m%d", id) : "", text);
+    add_tensor(g, strf(g->a, "y%d", id), like, text);
+    add_tensor(g, strf(g->a, "l%d", id), &row, text);
+    if (most)
+        add_tensor(g, strf(g->a, "m%d", id), &row, text);
+}
+
 static int attention(Gen *g)
 {
     Attn a;
@@ -310,8 +328,12 @@ static int attention(Gen *g)
     like.data |= a.score.data;
     drop_dim(&like, dim_at(&like, a.key.a));
     like.most = v->most;
-    if (chance(g, 85))
-        emit(g, &like, "attention(%s, %s, \"%s\")", s->name, v->name, a.key.a);
+    const char *text =
+        strf(g->a, "attention(%s, %s, \"%s\")", s->name, v->name, a.key.a);
+    if (chance(g, 25))
+        with_results(g, &a, &like, text);
+    else if (chance(g, 80))
+        emit(g, &like, "%s", text);
     else
         emit(g, &like, "dot(softmax(%s, \"%s\"), %s, \"%s\")", s->name, a.key.a,
              v->name, a.key.a);
