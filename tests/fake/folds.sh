@@ -87,6 +87,7 @@ cases() {
     cat <<'END'
 + 4 fp64 zoo fold.tp=2 fold.dp=2
 + 2 fp64 words fold.cp=2 axes.many=16
+- 2 fp64 noise fold.ep=2
 + 2 fp64 chunks fold.cp=2 fold.ring=1
 + 2 fp64 sinks fold.cp=2 fold.ring=1
 - 2 bf16 sinks fold.tp=2

@@ -6,11 +6,18 @@ local x = embed(mod(ids, 64), param("embed", "vocab hidden", normal(0.5)))
 local function project(x, name, axes) return dot(x, param(name, axes, normal(0.3)), "hidden") end
 local function at_keys(t) return rename(t, { seq="key" }) end
 
+local results = attention                                -- or the same by scores that are stored
+if option("stored", false) then
+  function results(s, v, key)
+    return dot(softmax(s, key), v, key), logsumexp(s, key), stop_gradient(max(s, key))
+  end
+end
+
 local function attend(x)
   local q = project(x, "wq", "hidden kv group dim")
   local k, v = at_keys(project(x, "wk", "hidden kv dim")), at_keys(project(x, "wv", "hidden kv dim"))
   local s = causal(dot(q, k, "dim") / 2, "seq", "key")
-  local y, l, m = attention(s, v, "key")                 -- [batch seq kv group (dim)]
+  local y, l, m = results(s, v, "key")                 -- [batch seq kv group (dim)]
   y = y * sigmoid(l - param("sink", "kv group", normal(1)))
   loss("z", mean(l * l, "batch seq kv group"), 0.1)
   update(state("most", "kv group"), max(m, "batch seq"))
@@ -19,7 +26,7 @@ end
 
 local function only(x)                                   -- the logsumexp alone
   local q, k = project(x, "wq", "hidden dim"), at_keys(project(x, "wk", "hidden dim"))
-  local _, l = attention(where(lt(iota("seq") - at_keys(iota("seq")), 5), dot(q, k, "dim"), -inf), k, "key")
+  local _, l = results(where(lt(iota("seq") - at_keys(iota("seq")), 5), dot(q, k, "dim"), -inf), k, "key")
   return x + 0.1 * l
 end
 
