@@ -546,13 +546,16 @@ static int recompute(lua_State *L)
 
 /* ---- the end of a model file --------------------------------------------- */
 
-/* A softmax over a square value outside attention() is stored whole. */
+/* Exponentials of a square value that are summed outside attention(), as those
+ * of a softmax or a logsumexp are, are stored whole. */
 static void note_square(Front *front, const Node *n)
 {
     const Node *y = n->body ? n->body->node[vec_len(n->body->node) - 1] : n;
     const Axis *axis;
-    const Node *x = softmax_scores(y, &axis);
+    const Node *x = n->body ? softmax_scores(y, &axis) : NULL;
 
+    if (n->op == Osum && unrounded(n->in[0])->op == Oexp)
+        x = unrounded(n->in[0]);
     if (!x)
         return;
     for (int i = 0; i < x->nd; i++)
@@ -563,7 +566,8 @@ static void note_square(Front *front, const Node *n)
 square:
     warn(n->loc,
          "softmax over the square %s outside attention() is stored: %.1f MB in "
-         "fp32; attention(s, v, key) stores no scores",
+         "fp32; attention(s, v, key) stores none, its second result is their "
+         "logsumexp",
          dims_text(front, x), (double)g_elems(x) * 4e-6);
 }
 
