@@ -604,6 +604,21 @@ static Node *scaled(Graph *g, Node *n, void *ctx)
     return of_scaled(g, n, x);
 }
 
+static void warn_no_kernels(const Graph *g, const Placement *placement)
+{
+    const Target *target = pass_target(g);
+    int chip = machine_of(g)->narrow <= 0;
+
+    warn(
+        opts_loc(g->opts, "precision.policy"),
+        "precision: no products of %s are of few bits, since the %s '%s' has "
+        "no kernels for this recipe; precision.place=all rounds their operands "
+        "all the same",
+        dtypes[placement->real].name, chip ? "machine" : "target",
+        chip ? machine_name(machine_row(g->opts, target->machine))
+             : target->name);
+}
+
 void pass_fp8(Graph *g)
 {
     Placement p;
@@ -617,11 +632,7 @@ void pass_fp8(Graph *g)
     p.delayed = delayed_new(g);
     p.end = g->node[vec_len(g->node) - 1];
     if (p.pays && !p.kernels && g->prog == PGstep)
-        warn(opts_loc(g->opts, "precision.policy"),
-             "precision: no products of %s are of few bits, since the target "
-             "'%s' has no kernels for this recipe; precision.place=all rounds "
-             "their operands all the same",
-             dtypes[p.real].name, pass_target(g)->name);
+        warn_no_kernels(g, &p);
     find_gradients(&p);
     judge_weights(&p);
     find_rows(&p);

@@ -229,7 +229,7 @@ int has_scaled_kernels(const Graph *g, const Recipe *recipe)
             recipe->use[use].layout !=
                 (use == USEweight ? SCALEsquare : SCALEwide))
             return 0;
-    return pass_target(g)->scaled != NULL;
+    return pass_target(g)->scaled && machine_of(g)->narrow > 0;
 }
 
 /* Bytes of a micro-batch that rounding weight x takes: elements are read and
@@ -546,7 +546,7 @@ void placement_new(Graph *g, Placement *placement)
         .recipe = &recipes[planned_recipe(g)],
         .real = opts_dtype(g->opts),
         .pays = opts_scaled_products(g->opts) == PLACEpays &&
-                machine_of(g)->narrow > 0,
+                (machine_of(g)->narrow > 0 || pass_target(g)->scaled),
         .readers = table_new(g->arena),
         .choice = table_new(g->arena),
         .gradient = table_new(g->arena),

@@ -116,7 +116,8 @@ int axes_cut(ScaleLayout layout, const Node *n, const Node *x, Axis *cut[2]);
 /* Whether operand k of n can be cut so: it has the axes, and two numbers make
  * an element. */
 int can_cut(const Placement *placement, const Node *n, int k, OperandUse use);
-/* Has the target a kernel for products of such numbers? */
+/* Has the target a kernel for products of such numbers, and its machine
+ * instructions? */
 int has_scaled_kernels(const Graph *g, const Recipe *recipe);
 /* Are rows of experts rounded to e4m3 by powers of two, 1x128? */
 int has_wide_rows(const Recipe *recipe);

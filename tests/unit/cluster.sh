@@ -89,6 +89,10 @@ bf16=$(fewer h100 precision=bf16)
 mxfp8=$(fewer h100 "precision=fp8 precision.recipe=mxfp8")
 [ "$bf16" = "$mxfp8" ] && grep -q "warning: precision: no products of bf16 are of few bits" said
 result "on an h100 it changes nothing, with a warning" $?
+bf16=$(fewer a100 precision=bf16)
+block=$(fewer a100 precision=fp8)
+[ "$bf16" = "$block" ] && grep -q "since the machine 'a100' has no kernels for this recipe" said
+result "nor does any recipe on an a100" $?
 
 # a cluster of GPUs means plans for GPUs, unless a target is stated
 for row in "cuda cluster=h100x2" "host cluster=laptop" "host cluster=h100x2 target=host"; do
