@@ -152,8 +152,9 @@ typedef struct Candidates { /* orders of a program */
     int64_t more;            /* so much more may be alive at once */
     HoistedOrder hoisted[2]; /* without a last run, with one */
     SavedOrder model, best;
-    double secs; /* predicted of the best; 0: there is none yet */
-    int last;    /* has it a last run? */
+    double secs;  /* predicted of the best; 0: there is none yet */
+    int64_t most; /* that the best keeps alive; 0: there is room for it */
+    int last;     /* has it a last run? */
     OrderRule rule;
 } Candidates;
 
@@ -178,8 +179,8 @@ static HoistedOrder hoist(Candidates *all, int last)
 }
 
 /* Keeps an order if it is faster than all before, one for late collectives if
- * it is about as fast; of those for which there is too little room only the
- * first is one. 0: nothing is for a last run. */
+ * it is about as fast; of those for which there is too little room the first,
+ * and then those that take no more. 0: nothing is for a last run. */
 static int try_order(Candidates *all, int last, OrderRule rule, double late)
 {
     ProgramBuilder *builder = all->builder;
@@ -193,8 +194,9 @@ static int try_order(Candidates *all, int last, OrderRule rule, double late)
         return 0;
     int fits = spread_within(builder, all->program, from, all->load.most,
                              all->more, rule, late);
+    int64_t most = fits ? 0 : load_now(builder, all->program).most;
     if (all->secs > 0 &&
-        (!fits || (last && !ends_alone(builder, all->program))))
+        (most > all->most || (last && !ends_alone(builder, all->program))))
         return 1;
     double secs = builder->graph->call ? 0 : program_secs(builder);
     double least = late > 1 ? all->secs + all->secs / ALIKE : all->secs;
@@ -202,6 +204,7 @@ static int try_order(Candidates *all, int last, OrderRule rule, double late)
         return 1;
     all->best = save_order(builder, all->program);
     all->secs = secs;
+    all->most = most;
     all->last = last;
     all->rule = rule;
     return 1;
