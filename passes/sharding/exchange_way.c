@@ -122,10 +122,13 @@ void report_assumed_routes(const TokenFlow *flow, int64_t pair)
         1 - rows);
 }
 
-/* Is it among the ways that there are: two: over hosts, then inside them? */
+/* Is it among the ways that there are: two: over hosts, then inside them? A
+ * dispatcher that sends a row for each choice reads no memory of others. */
 static int is_there(const TokenFlow *flow, int two, Way way)
 {
-    return way == WAYpeer    ? !(flow->now & ~sharing_atoms(flow->graph))
+    int sends = machine_of(flow->graph)->dispatch > 0;
+
+    return way == WAYpeer ? !sends && !(flow->now & ~sharing_atoms(flow->graph))
            : way == WAYhosts ? two
                              : 1;
 }
