@@ -205,7 +205,7 @@ static double rows_of(const Graph *g, const Node *n, const Node *x)
     if (n->op == Odot)
         return elements_beside(x, n_axes(n)) / (double)size[Mcp];
     return g_tokens(g) * map_choices(n->in[2]) * (double)size[Metp] /
-           (double)(size[Mcp] * size[Mtp]);
+           (double)(size[Mdp] * size[Mcp] * size[Mtp]);
 }
 
 int has_wide_rows(const Recipe *recipe)
@@ -471,10 +471,11 @@ static void judge(Placement *placement, const Node *n, int w)
         (*at)->stays = "no kernel multiplies such numbers";
     if (pays && !(*at)->stays)
         (*at)->gain += predicted_gain(placement, n, w, param);
-    if (pays && !(*at)->stays && (*at)->gain < 0)
-        (*at)->stays = "it would take longer";
     if (!(*at)->stays)
         (*at)->own = own_stays(placement, n, w, param, &(*at)->own_gain);
+    if (pays && !(*at)->stays &&
+        (*at)->gain + ((*at)->own ? 0 : (*at)->own_gain) < 0)
+        (*at)->stays = "it would take longer";
 }
 
 void judge_weights(Placement *placement)

@@ -94,6 +94,17 @@ block=$(fewer a100 precision=fp8)
 [ "$bf16" = "$block" ] && grep -q "since the machine 'a100' has no kernels for this recipe" said
 result "nor does any recipe on an a100" $?
 
+# gradients of 8 bits are chosen by the rows of one rank
+sed 's/^local layers, eps = 28,/local layers, eps = 1,/' ../../../models/qwen2_moe.lua >moe.lua
+rows() { # keys: predicted ms of a step of four ranks
+    "$PLEAT" compile moe.lua target=null cluster=h100x4 fold.ep=2 memory=999GiB train.batch=16 precision=fp8 "$@" \
+        -o p.plan 2>&1 | sed -n 's/.*predicted \(.*\) ms a step/\1/p'
+}
+pays=$(rows precision.wgrad=pays)
+none=$(rows precision.wgrad=none)
+echo "$pays $none" | awk '{ exit !($1 > 0 && $1 <= $2) }'
+result "which are no slower than those of bf16: $pays ms, $none" $?
+
 # a cluster of GPUs means plans for GPUs, unless a target is stated
 for row in "cuda cluster=h100x2" "host cluster=laptop" "host cluster=h100x2 target=host"; do
     # shellcheck disable=SC2086
