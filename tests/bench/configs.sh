@@ -12,7 +12,8 @@
 #   eos.machine             below: products and attention, FLOP/s, memory and copies of
 #                           a dispatcher (dispatch), bytes/s, a collective (hop, far),
 #                           s: to table 3
-#   gemm     2.14e14 FLOP/s an a100's products: machines.def, to megatron-sc21-T1
+#   gemm     2.14e14 FLOP/s an a100's products: machines.def, to rows of megatron-sc21
+#                           up to 76B; those of 145B and more are held out
 #   host     2.95e-3 s      a layer and micro-batch take no less on the host of
 #                           vTrain's rows,
 #   alone    8.5e-4 s       and so much more where softmax is not fused,
@@ -239,6 +240,26 @@ gpt korthikanti 64 64 2048 12288 96 96 3 <<END
 13.75 1 8 8 selective
 END
 dense "korthikanti, 8 and 64 A100"
+# Narayanan et al., arXiv 2104.04473, table 1, folds of Megatron's examples/sc21; seconds of
+# the FLOPs that its equation 3 counts at the TFLOP/s of a GPU there
+sc21() { # TFLOP/s world gbs hidden layers heads vpp mbs tp pp
+    seconds=$(awk -v tf="$1" -v w="$2" -v b="$3" -v h="$4" -v l="$5" 'BEGIN {
+        print 96 * b * 2048 * l * h * h * (1 + 2048 / (6 * h) + 51200 / (16 * l * h)) / (tf * 1e12 * w) }')
+    echo "$seconds $8 $9 ${10} full" >"$dir/sc21"
+    gpt sc21 "$2" "$3" 2048 "$4" "$5" "$6" "$7" <"$dir/sc21"
+}
+sc21 137 32 512 2304 24 24 1 16 1 1
+sc21 138 64 512 3072 30 32 1 16 2 1
+sc21 142 128 512 4096 36 32 1 16 4 1
+sc21 135 256 1024 6144 40 48 1 8 8 1
+sc21 138 512 1536 8192 48 64 1 4 8 2
+sc21 140 1024 1792 10240 60 80 3 2 8 4
+dense "megatron-sc21, 1.7B to 76B, to which an a100's gemm is fitted"
+sc21 148 1536 2304 12288 80 96 2 2 8 8
+sc21 155 1920 2160 16384 96 128 2 1 8 16
+sc21 163 2520 2520 20480 105 128 3 1 8 35
+sc21 163 3072 3072 25600 128 160 1 1 8 64
+dense "megatron-sc21, 145B to 1T, held out"
 # vTrain, arXiv 2312.12391
 network=1e10 moved=28
 gpt vtrain-multi 256 1024 2048 6144 40 48 1 <<END
