@@ -49,6 +49,13 @@ typedef struct Optimizer {
     const Loc *loc;
 } Optimizer;
 
+/* The parameters of low rank that lora() adds to a weight. */
+typedef struct Adapter {
+    const Param *weight;
+    Dim rank;
+    double alpha;
+} Adapter;
+
 /* An axis whose role a layer of the prelude knows. */
 typedef struct Stated {
     Axis *a;
@@ -89,6 +96,7 @@ typedef struct Front {
     HfEntry *hf;          /* vec */
     Optimizer *optimizer; /* vec */
     Table *lookups;       /* parameters that an index looks up, by path */
+    Adapter *adapter;     /* vec */
     size_t heap;          /* bytes Lua holds */
     int64_t hooks;        /* of HOOKSTEP instructions each */
     const Loc *full;      /* where memory ran out */
@@ -224,6 +232,8 @@ typedef struct Init {
 } Init;
 const Init *init_at(lua_State *L, int arg); /* null: none */
 
+/* A parameter or state of that path, kind, dims and first value. */
+Node *declare_lasting(Front *front, const Param *like);
 void need_axes(Front *front, const Node *x, Axis *const *a, int n);
 /* n, one for each micro-batch where x differs between them. */
 Node *micro_like(Front *front, Node *n, const Node *x);
@@ -240,7 +250,12 @@ int lua_hf(lua_State *L);
 int lua_optimizer(lua_State *L);
 int optimizers_finish(lua_State *L); /* once the model is known */
 Body *open_body(Front *front);       /* what is traced from now on goes there */
+int lua_adapters(lua_State *L);      /* for the prelude */
+void peft_maps(
+    Front *front); /* rows of hf{} for adapters, the key hf.adapter */
 void hf_finish(Front *front);
+/* The place of an axis, by n bytes of its name; -1: p has none. */
+int param_axis(const Param *p, const char *s, size_t n);
 void hf_config(lua_State *L, Front *front); /* of the table on top */
 void hf_config_check(Front *front);
 /* Marks nodes that a sink needs; the number of losses and outputs. */

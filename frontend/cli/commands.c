@@ -752,7 +752,8 @@ static Opts *generate_keys(const Args *args, const Plan *p)
     for (int i = 0; opts_each(args->keys, i, &key, &value); i++) {
         if (p && !strcmp(key, "from"))
             err(NULL, "from=%s: %s has weights of its own", value, args->file);
-        if ((!is_of_text(key) && (p || strcmp(key, "from"))) ||
+        if ((!is_of_text(key) &&
+             (p || (strcmp(key, "from") && strcmp(key, "adapter")))) ||
             !strcmp(key, "axes.batch"))
             err(NULL,
                 "%s=%s: a text does not depend on it (generate runs one "

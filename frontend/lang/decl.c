@@ -193,33 +193,42 @@ static Node *made_before(Front *front, const Param *p)
     return *place_of(front, "node", p->path);
 }
 
-static int declare_param(lua_State *L, TensorKind kind)
+Node *declare_lasting(Front *front, const Param *like)
 {
-    Front *front = enter(L, tensor_kinds[kind].name);
     Param *p = alloc(front->g->arena, sizeof *p);
+    int trained = like->kind == TKparam;
 
+    *p = *like;
     if (front->body)
         err(front->loc, "%s: not inside a composite", front->fn);
-    p->path = path_of(front, name_arg(L, 1));
     if (!strncmp(p->path, "optim.", 6))
         err(front->loc, "%s: '%s': paths under 'optim' are the optimizer's",
             front->fn, p->path);
-    p->kind = kind;
     p->loc = front->loc;
-    p->nd = sized_axes(L, 2, p->dim);
-    p->dt = kind == TKparam ? Dreal : Df32;
-    p->init = kind == TKparam ? INITnormal : INITconst;
-    p->arg = kind == TKparam ? 0.02 : 0;
-    read_init(L, 3, p);
-    Node *before = made_before(front, p);
-    if (before)
-        return push_node(L, before);
-    once_of_all(front, kind == TKparam ? "parameter" : "state", p->path);
+    p->dt = trained ? Dreal : Df32;
+    Node *n = made_before(front, p);
+    if (n)
+        return n;
+    once_of_all(front, trained ? "parameter" : "state", p->path);
     vec_push(front->g->arena, front->g->param, p);
-    Node *n = leaf(front, kind == TKparam ? Oparam : Ostate, p->path, p->dt,
-                   p->dim, p->nd);
+    n = leaf(front, trained ? Oparam : Ostate, p->path, p->dt, p->dim, p->nd);
     *place_of(front, "node", p->path) = n;
-    return push_node(L, n);
+    return n;
+}
+
+static int declare_param(lua_State *L, TensorKind kind)
+{
+    Front *front = enter(L, tensor_kinds[kind].name);
+    Param p = { .kind = kind, .init = INITconst };
+
+    p.path = path_of(front, name_arg(L, 1));
+    p.nd = sized_axes(L, 2, p.dim);
+    if (kind == TKparam) {
+        p.init = INITnormal;
+        p.arg = 0.02;
+    }
+    read_init(L, 3, &p);
+    return push_node(L, declare_lasting(front, &p));
 }
 
 /* param(path, "axes" [, init]) */

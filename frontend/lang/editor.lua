@@ -595,6 +595,15 @@ function causal(s, query, key) end
 ---    local y, l, most = attention(causal(sc, "seq", "key"), k, "key")
 ---@param s Tensor @param v Tensor @param key string @return Tensor, Tensor, Tensor
 function attention(s, v, key) end
+---dot(x, w, axes) with adapters of low rank beside a weight (LoRA): (alpha / rank) x A B is added. The parameters
+---w.lora_A [.. rank] and w.lora_B [rank ..] stand below the weight's name, for an indexed weight one pair for each index.
+---B begins at 0; alpha is rank unless given; dropout is of the adapters' x. train.freeze="* !*.lora_*" trains them alone.
+---
+---    x [.. in], w [in .. out ..] -> [.. out ..]
+---    gradient: of x, the adapters, and the weight where it is not frozen
+---    local y = lora(x, w, "hidden", { rank=8, alpha=16, dropout=0.05 })
+---@param x Tensor @param w Tensor @param axes string @param options table @return Tensor
+function lora(x, w, axes, options) end
 ---silu(gate) * up.
 ---
 ---    gate [..], up [..] -> [..]

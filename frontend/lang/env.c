@@ -115,9 +115,10 @@ static void run_prelude(lua_State *L)
 static int secret(const char *name)
 {
     static const char *const names[] = {
-        "composite", "weigh",  "as",           "halves",  "need",   "own_axis",
-        "role",      "math",   "type",         "error",   "stored", "unpack",
-        "drawn",     "absent", "given_option", "axes_of",
+        "composite", "weigh",    "as",    "halves", "need",
+        "own_axis",  "role",     "math",  "type",   "error",
+        "stored",    "unpack",   "drawn", "absent", "given_option",
+        "axes_of",   "adapters",
     };
 
     return word_index(name, names, countof(names)) >= 0;
@@ -170,6 +171,7 @@ static void open_language(Front *front)
     static const luaL_Reg functions[] = {
         { "require", lua_require },
         { "optimizer", lua_optimizer },
+        { "adapters", lua_adapters },
         { NULL, NULL },
     };
     /* clang-format on */

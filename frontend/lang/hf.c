@@ -83,15 +83,6 @@ static int match(const char *pat, const char *s, Binding *binding)
 
 /* ---- the right side ------------------------------------------------------ */
 
-static int param_axis(const Param *param, const char *s, size_t n)
-{
-    for (int i = 0; i < param->nd; i++)
-        if (strlen(param->dim[i].a->name) == n &&
-            !strncmp(param->dim[i].a->name, s, n))
-            return i;
-    return -1;
-}
-
 static void unroll(HfAxesReader *reader, const char *s, size_t n)
 {
     int d = param_axis(reader->p, s, n);
@@ -111,7 +102,10 @@ static void unroll(HfAxesReader *reader, const char *s, size_t n)
 static void read_name(HfAxesReader *reader)
 {
     Text out = { .arena = reader->front->g->arena };
+    const char *rest,
+        *source = opts_source(reader->front->g->opts, reader->p->path, &rest);
 
+    put(&out, source ? "%s:" : "", source);
     for (const char *s = reader->e->hf; *s;) {
         const char *end = *s == '{' ? strchr(s, '}') : NULL;
         size_t n = end ? (size_t)(end - s - 1) : 0;
@@ -318,12 +312,15 @@ void hf_finish(Front *front)
         HfEntry *e = &front->hf[k];
         for (size_t i = 0; i < vec_len(front->g->param); i++) {
             Binding b = { .choices = 0 };
-            if (match(e->param, front->g->param[i]->path, &b))
+            const char *path = front->g->param[i]->path;
+            opts_source(front->g->opts, path, &path);
+            if (match(e->param, path, &b))
                 map_param(front, e, front->g->param[i], &b);
         }
         if (e->found == 0)
             not_found(front, e);
     }
+    peft_maps(front);
     front->g->nhf = (int)vec_len(front->g->hf);
     const HfMap *at;
     const char *why =

@@ -382,6 +382,56 @@ static void execute(Front *front)
     run_protected(front);
 }
 
+/* ---- weights that two sets have in common -------------------------------- */
+
+/* The parameter that equals n, which is below the scope of a key from.SCOPE:
+ * frozen and filled by the same folder; null: none does. */
+static Node *equal_of(const Graph *g, const Table *named, const Node *n)
+{
+    const char *rest, *from = opts_str(g->opts, "from");
+    const char *scope = opts_source(g->opts, n->at.param.path, &rest);
+
+    if (!scope || !from || !is_frozen(g, rest) ||
+        strcmp(from, opts_str(g->opts, strf(g->arena, "from.%s", scope))) != 0)
+        return NULL;
+    Node *other = table_get(named, KEYP(intern(rest)));
+    return other && same_dims(n, other) ? other : NULL;
+}
+
+/* Equal parameters become one. */
+static void join_equal(Graph *g)
+{
+    Table *named = table_new(g->arena);
+    Node **node = NULL;
+    size_t left = 0;
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        if (g->node[i]->op != Oparam)
+            continue;
+        vec_push(g->arena, node, g->node[i]);
+        *table_at(named, KEYP(intern(g->node[i]->at.param.path))) = g->node[i];
+    }
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        Node *n = g->node[i];
+        for (int k = 0; k < n->nin; k++) {
+            Node *x =
+                n->in[k]->op == Oparam ? equal_of(g, named, n->in[k]) : NULL;
+            n->in[k] = x ? x : n->in[k];
+        }
+        if (n->op != Oparam)
+            vec_push(g->arena, node, n);
+    }
+    for (size_t i = 0; i < vec_len(g->param); i++) {
+        Node *n = table_get(named, KEYP(g->param[i]->path));
+        if (!n || !equal_of(g, named, n))
+            g->param[left++] = g->param[i];
+    }
+    vec_cut(g->param, left);
+    g->node = node;
+    g->bypath = NULL;
+    g->nbypath = 0;
+}
+
 static Trace run_model(Front *front, const char *file, const Opts *cmdline,
                        int flags)
 {
@@ -391,6 +441,8 @@ static Trace run_model(Front *front, const char *file, const Opts *cmdline,
     check_axes(front);
     opts_copy(front->g->opts, cmdline); /* its patterns are the last */
     decl_finish(front);
+    if (opts_str(front->g->opts, "from"))
+        join_equal(front->g);
     hf_finish(front);
     cuts_finish(front);
     axes_order(front);

@@ -437,6 +437,17 @@ function hash_index(ids, axis)
   return index(mod(ids * 1009 + 7, size(iota(axis), axis)), axis)
 end
 
+-- dot(x, w, axes) and what parameters of low rank, w.lora_A and w.lora_B, add to it (Hu et
+-- al. 2021): (alpha / rank) x A B. B begins at 0. w is a parameter, or one with an index.
+function lora(x, w, axes, options)
+  need("lora", x, axes)
+  local o, n = options, options.rank
+  local rank = own_axis("rank", n, x)
+  local a, b = adapters(w, axes, rank, n, o.alpha or n)
+  local z = o.dropout and dropout(x, o.dropout) or x
+  return dot(x, w, axes) + dot(dot(z, a, axes) * ((o.alpha or n) / n), b, rank)
+end
+
 -- Optimizers: p, the gradient g after clipping, and the states are fp32 of one shape;
 -- hyper has the numbers of the step. Each returns the new p and the new states.
 

@@ -76,12 +76,16 @@ static void check_patterns(const Graph *g)
 
     for (int i = 0; opts_each(g->opts, i, &key, &value); i++)
         if ((pattern = key_own(key)) && !key_of_model(key))
-            check_pattern(g, key, pattern, opts_loc(g->opts, key));
+            check_pattern(g, key,
+                          strncmp(key, "from.", 5)
+                              ? pattern
+                              : strf(g->arena, "%s.*", pattern),
+                          opts_loc(g->opts, key));
     for (const KeyInfo *k = keytab; k->name; k++)
         for (int i = 0; is_kind(k->kind, "params") &&
                         (pattern = opts_pattern(g->opts, key_name(k), i));
              i++)
-            check_pattern(g, key_name(k), pattern,
+            check_pattern(g, key_name(k), pattern + (*pattern == '!'),
                           opts_loc(g->opts, key_name(k)));
 }
 

@@ -81,7 +81,7 @@ static int must_find(const char *key)
 const char *key_own(const char *key)
 {
     static const char *const families[] = { "axes.", "option.", "train.lr.",
-                                            "train.decay." };
+                                            "train.decay.", "from." };
 
     for (int i = 0; i < countof(families); i++) {
         size_t n = strlen(families[i]);
@@ -254,10 +254,26 @@ int pattern_match(const char *p, const char *s)
 int opts_match(const Opts *o, const char *key, const char *s)
 {
     const char *p;
+    int found = 0;
+
     for (int i = 0; (p = opts_pattern(o, key, i)); i++)
-        if (pattern_match(p, s))
-            return 1;
-    return 0;
+        if (pattern_match(p + (*p == '!'), s))
+            found = *p != '!';
+    return found;
+}
+
+const char *opts_source(const Opts *o, const char *path, const char **rest)
+{
+    for (size_t i = 0; i < vec_len(o->named); i++) {
+        const char *name = o->named[i].key + strlen("from.");
+        size_t n = strlen(name);
+        if (strncmp(o->named[i].key, "from.", 5) || strncmp(path, name, n) ||
+            path[n] != '.')
+            continue;
+        *rest = path + n + 1;
+        return name;
+    }
+    return NULL;
 }
 
 double opts_factor(const Opts *o, const char *prefix, const char *path)
@@ -325,9 +341,11 @@ static void set_named(Opts *o, const char *key, OptValue v)
 {
     size_t k = 0;
 
+    const char *kind = is_axis(key)                ? "int 1"
+                       : !strncmp(key, "from.", 5) ? "str"
+                                                   : "num 0";
     if (!is_option(key))
-        kind_check(o->arena, key, is_axis(key) ? "int 1" : "num 0", v.text,
-                   v.loc);
+        kind_check(o->arena, key, kind, v.text, v.loc);
     for (size_t i = 0; i < vec_len(o->named); i++)
         if (strcmp(o->named[i].key, key) != 0)
             o->named[k++] = o->named[i];

@@ -43,6 +43,9 @@ int pattern_match(const char *p, const char *s); /* * is any text */
 /* "*.w1" of "train.lr.*.w1", "seq" of "axes.seq"; null: the key has none. */
 const char *key_own(const char *key);
 int key_of_model(const char *key); /* axes.NAME, option.NAME */
+/* The scope of a key from.SCOPE that a path is in, *rest: the path there; null:
+ * in none. */
+const char *opts_source(const Opts *opts, const char *path, const char **rest);
 /* The number of the last key prefix<pattern> that matches a path; 1: none. */
 double opts_factor(const Opts *opts, const char *prefix, const char *path);
 int opts_match(const Opts *opts, const char *key,

@@ -113,7 +113,8 @@ typedef struct UpdateRule {
 const Node *optimizer_result(const Node *optimizer, int i);
 /* Is n an optimizer for that parameter, by pattern and axes? */
 int optimizer_fits(const Node *n, const Param *param);
-int is_frozen(const Graph *g, const char *path); /* by train.freeze */
+/* By train.freeze, or below the scope of a key from.SCOPE? */
+int is_frozen(const Graph *g, const char *path);
 int is_frozen_rule(const UpdateRule *rule);
 /* Is an element's update that element's alone? */
 int is_elementwise_rule(const UpdateRule *rule);

@@ -45,7 +45,10 @@ int optimizer_fits(const Node *n, const Param *param)
 
 int is_frozen(const Graph *g, const char *path)
 {
-    return opts_match(g->opts, "train.freeze", path);
+    const char *rest;
+
+    return opts_match(g->opts, "train.freeze", path) ||
+           opts_source(g->opts, path, &rest);
 }
 
 int is_frozen_rule(const UpdateRule *rule)

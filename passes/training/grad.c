@@ -490,6 +490,6 @@ void pass_grad(Graph *g)
         else if (g->node[i]->op == Oparam)
             why(g, g->node[i], "%s: it is not trained",
                 is_frozen(g, g->node[i]->at.param.path)
-                    ? "train.freeze"
+                    ? "frozen"
                     : "no loss depends on it");
 }

@@ -264,6 +264,8 @@ typedef struct Files {
     StFile **file;
     int n;
     const char *what;
+    const char *source; /* name of a key from.SCOPE; null: `from` */
+    int begins;         /* parameters of the key `new` may be missing */
 } Files;
 
 typedef struct TensorLoad { /* of one rank's tensor */
@@ -303,11 +305,26 @@ static const char *lacking(const Plan *p, const Files *files)
     return NULL;
 }
 
+int ckpt_begins(const Plan *p, const char *param)
+{
+    const char *rest;
+
+    return opts_match(p->opts, "new", param) ||
+           opts_source(p->opts, param, &rest) ||
+           (opts_str(p->opts, "adapter") && pattern_match("*.lora_*", param));
+}
+
 enum {
     WEIGHTS = PARAMETERS | 1 << TKcopy,
     VALUES = MODELTENSORS | COPIEDTENSORS | MASTERS,
     NEEDED = VALUES & ~(1 << TKhistory)
 };
+
+/* Does a tensor come from these files? *name: its name there. */
+static int takes(const Plan *p, const Files *files, const char **name)
+{
+    return !files->source || opts_source(p->opts, *name, name) == files->source;
+}
 
 /* Fill the tensors of these kinds on every rank here, but for numbers, which
  * masters make (exec_filled). Kinds in `must` have to be in the files. */
@@ -323,15 +340,15 @@ static void load_tensors(Exec *exec, Files *files, unsigned kinds,
         const Role *r = exec_role(exec, rank);
         for (int i = 0; i < r->ntensor; i++) {
             const Tensor *tensor = &r->tensor[i];
+            const char *name = stored_name(r, tensor);
             StFile *file;
-            if (!tensor_is(tensor, kinds))
+            if (!tensor_is(tensor, kinds) || !takes(exec->plan, files, &name))
                 continue;
-            StTensor *st = st_find_in(files->file, files->n,
-                                      stored_name(r, tensor), &file);
-            if (!st && tensor_is(tensor, must))
+            StTensor *st = st_find_in(files->file, files->n, name, &file);
+            if (!st && tensor_is(tensor, must) &&
+                !(files->begins && ckpt_begins(exec->plan, name)))
                 err(&(Loc){ tensor->file, tensor->line, NULL },
-                    "%s has no tensor '%s'", files->what,
-                    stored_name(r, tensor));
+                    "%s has no tensor '%s'", files->what, name);
             if (!st || tensor->kind == TKnumbers)
                 continue;
             vec_push(a, load,
@@ -371,7 +388,9 @@ static const char *leftovers(const Plan *p, const Files *files, int *n)
         for (int k = 0; k < files->file[i]->n; k++) {
             const char *name = files->file[i]->t[k].name;
             int of = kind_prefix(TKmoment, name);
-            if (is_known(p, name))
+            if (is_known(p, files->source
+                                ? strf(forever, "%s.%s", files->source, name)
+                                : name))
                 continue;
             if (of < 0 || !is_known(p, name + of))
                 err(NULL, "%s has a tensor '%s' that the model has not",
@@ -396,7 +415,7 @@ void ckpt_load(Exec *exec, const char *path, State *state)
 
     for (int i = MODEL; i <= OPTIM; i++)
         file[i] = st_need(a, strf(a, "%s/%s", path, ckptfile[i]));
-    Files src = { file, 2, path };
+    Files src = { file, 2, path, NULL, 0 };
     const char *left = leftovers(exec->plan, &src, &dropped),
                *lacks = lacking(exec->plan, &src);
     load_tensors(exec, &src, lacks ? VALUES : VALUES | MOMENTS,
@@ -551,9 +570,12 @@ static int uses_hf_names(const Plan *p, const Files *files)
 {
     StFile *file;
 
-    for (int i = 0; i < p->nhf; i++)
-        if (st_find_in(files->file, files->n, p->hf[i].hf, &file))
+    for (int i = 0; i < p->nhf; i++) {
+        const char *colon = strchr(p->hf[i].hf, ':');
+        if (st_find_in(files->file, files->n, colon ? colon + 1 : p->hf[i].hf,
+                       &file))
             return 1;
+    }
     return 0;
 }
 
@@ -618,20 +640,77 @@ static void refuse_nan(const Exec *exec, const char *path)
                 path);
 }
 
-void ckpt_from(Exec *exec, const char *path)
+static void load_adapters(Exec *exec, const char *dir)
+{
+    StFile *file =
+        st_need(forever, strf(forever, "%s/adapter_model.safetensors", dir));
+
+    hf_agree_adapter(exec->plan, dir);
+    hf_load(exec, &file, 1, dir, HFadapters, NULL);
+    st_close(file);
+}
+
+int ckpt_is_from(const Plan *p, const char *path)
+{
+    const char *from = opts_str(p->opts, "from");
+
+    return from && !strcmp(from, path);
+}
+
+/* source: of a key from.SCOPE, whose config.json may be another model's. */
+static void load_from(Exec *exec, const char *path, const char *source)
 {
     StFile **v = ckpt_files(forever, path);
-    Files s = { v, (int)vec_len(v), path };
+    Files s = { v, (int)vec_len(v), path, source, !source };
 
     if (uses_hf_names(exec->plan, &s)) {
-        hf_agree(exec->plan, path);
-        hf_load(exec, v, s.n, path);
+        if (!source)
+            hf_agree(exec->plan, path);
+        hf_load(exec, v, s.n, path, 0, source);
     } else {
-        if (role_prog(&exec->plan->role[0], PGstep) >= 0)
+        if (role_prog(&exec->plan->role[0], PGstep) >= 0 &&
+            !(source && ckpt_is_from(exec->plan, path)))
             leftovers(exec->plan, &s, &(int){ 0 });
         load_tensors(exec, &s, VALUES, WEIGHTS);
     }
+    if (!source && opts_str(exec->plan->opts, "adapter"))
+        load_adapters(exec, opts_str(exec->plan->opts, "adapter"));
     refuse_nan(exec, path);
     for (int i = 0; i < s.n; i++)
         st_close(v[i]);
+}
+
+/* The i-th folder of weights, and its scope; null: there are no more. */
+static const char *source_at(const Opts *opts, int i, const char **scope)
+{
+    const char *key, *value;
+
+    for (int k = 0; opts_each(opts, k, &key, &value); k++) {
+        int more = !strncmp(key, "from.", 5);
+        if ((more || !strcmp(key, "from")) && !i--) {
+            *scope = more ? key + 5 : NULL;
+            return value;
+        }
+    }
+    return NULL;
+}
+
+int ckpt_has_from(const Opts *opts)
+{
+    const char *scope;
+
+    return source_at(opts, 0, &scope) != NULL;
+}
+
+void ckpt_from(Exec *exec, const char *path)
+{
+    load_from(exec, path, NULL);
+}
+
+void ckpt_from_keys(Exec *exec)
+{
+    const char *path, *scope;
+
+    for (int i = 0; (path = source_at(exec->plan->opts, i, &scope)); i++)
+        load_from(exec, path, scope);
 }

@@ -113,9 +113,16 @@ void ckpt_load(Exec *exec, const char *path, State *state);
 /* Weights from a checkpoint, a run, a Hugging Face folder or a file; err()
  * names what is left over or missing. */
 void ckpt_from(Exec *exec, const char *path);
+void ckpt_from_keys(Exec *exec); /* of `from` and of each from.SCOPE */
+/* Is the folder `from` too, which fills parameters that equal others? */
+int ckpt_is_from(const Plan *p, const char *path);
+int ckpt_has_from(const Opts *opts); /* is `from` given, or from.SCOPE? */
 /* Null, or why the checkpoint folder is damaged. Prints nothing. */
 const char *ckpt_verify(Arena *a, const char *dir, State *state);
-void hf_load(Exec *exec, StFile **file, int n, const char *what);
+/* May a parameter be missing in the weights of `from`, by the key `new`? */
+int ckpt_begins(const Plan *p, const char *param);
+void hf_load(Exec *exec, StFile **file, int n, const char *what, unsigned how,
+             const char *source);
 /* The files behind a `from`: a vec. Those of a Hub folder; null: it has none.
  */
 StFile **ckpt_files(Arena *a, const char *path);
@@ -273,12 +280,18 @@ typedef struct HfRow {
     int64_t elems; /* of the parameter */
     View v;
 } HfRow;
+enum {
+    HFfused = 1,   /* without files: experts fused */
+    HFadapters = 2 /* adapters alone, all of them */
+};
 /* A vec: every row of the plan's hf{}, unrolled, as the files spell it (one
  * tensor an expert, or all fused); err() where tensors and parameters do not
- * fill each other. No files: as `state` says, fused or not. */
+ * fill each other. No files: as `how` says. source: parameters
+ * of that scope of a key from.SCOPE alone; null: all that are below none. */
 HfRow *hf_rows(const Plan *p, StFile **file, int n, const char *what,
-               int state);
-int64_t hf_dim(const HfDim *dim); /* its size */
+               unsigned how, const char *source);
+int hf_is_adapter(const char *name); /* is it of PEFT? */
+int64_t hf_dim(const HfDim *dim);    /* its size */
 
 /* ---- strided_copy.c: from one order of elements to another --------------- */
 
@@ -309,6 +322,12 @@ typedef struct Share {
     View v;
 } Share;
 
+/* scale b a is added to a tensor: b [outputs rank], a [rank inputs], in F64. */
+typedef struct LowRank {
+    const struct OutTensor *a, *b;
+    double scale;
+} LowRank;
+
 typedef struct OutTensor {
     StTensor st;    /* of the file that it goes to */
     int file;       /* which one */
@@ -316,6 +335,7 @@ typedef struct OutTensor {
     int state;      /* a part of it is a state of the model */
     int64_t filled; /* elements that parts bring */
     Share *part;    /* vec */
+    LowRank low;    /* a null: none */
 } OutTensor;
 
 /* Bytes [lo, hi) of the tensor, whole elements, to `to`; raw: CKPTPIECE bytes
@@ -353,6 +373,10 @@ JsonValue hf_config_read(const char *folder); /* no value: none; or err() */
 /* err() where config.json in the folder, or beside the file, has other numbers
  * than the model's hf{ config={..} }. */
 void hf_agree(const Plan *p, const char *path);
+/* err() where adapter_config.json in the folder has another rank or alpha than
+ * the model's lora(), or kinds of adapters that are not read. */
+void hf_agree_adapter(const Plan *p, const char *dir);
+double hf_adapter_scale(const Plan *p); /* alpha / rank */
 /* The snapshot that refs/main names, of a folder in the Hub's cache; else path.
  */
 const char *hub_snapshot(const char *path);
@@ -373,6 +397,8 @@ void hf_check(const Plan *p, const char *run);
  * beside narrower ones, and _keep_in_fp32_modules_strict of transformers. */
 const char *hf_float32_list(const Plan *p, const char *run);
 void hf_need_empty(const char *to); /* or err() */
+/* adapter_config.json in `to`. 0, or -1 with a warning. */
+int hf_write_adapter(const Plan *p, const char *to);
 /* config.json, generation_config.json, the tokenizer, beside weights of dtype
  * dt in `to`. 0, or -1 with a warning. */
 int hf_finish_export(const Plan *p, const char *from, const char *to,
@@ -387,9 +413,10 @@ const char *tensors_write(Arena *a, Pool *pool, OutTensor *out, int file,
 /* Weights in the folder or file `hf` become step 0 of the run in dir. */
 int convert_import(const Plan *p, const char *hf, const char *dir);
 /* A checkpoint, or a run's newest, as a new folder that transformers reads.
- * dt: FTF32, FTBF16, FTF16, or FTnone: as stored; state: fused experts; shard:
- * bytes of a file at most. */
+ * dt: FTF32, FTBF16, FTF16, or FTnone: as stored; how: of hf_rows; shard: bytes
+ * of a file at most. Adapters are added to their weights, or, with HFadapters,
+ * written alone in PEFT's format. */
 int convert_export(const Plan *p, const char *from, const char *hf, FileType dt,
-                   int state, int64_t shard);
+                   unsigned how, int64_t shard);
 
 #endif

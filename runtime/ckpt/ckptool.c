@@ -186,8 +186,8 @@ static int64_t size_named(const char *s)
                               : 0;
     if (!(n >= 1 && n < 9e18))
         err(NULL,
-            "export: what is '%s'? It takes fp32, bf16 or fp16, hub or "
-            "fused, and a size of files (5GB)",
+            "export: what is '%s'? It takes fp32, bf16 or fp16, hub, "
+            "fused or adapters, and a size of files (5GB)",
             s);
     return (int64_t)n;
 }
@@ -196,24 +196,26 @@ int ckpt_export(char **arg)
 {
     FileType dt = FTnone;
     int64_t shard = 5000000000;
-    int state = 0, seen[3] = { 0 };
+    unsigned how = 0;
+    int seen[3] = { 0 };
 
     for (char **a = arg + 2; *a; a++) {
-        int layout = !strcmp(*a, "hub") || !strcmp(*a, "fused");
+        int layout = !strcmp(*a, "hub") || !strcmp(*a, "fused") ||
+                     !strcmp(*a, "adapters");
         FileType type = export_dtype(*a);
         if (seen[type ? 0 : 1 + layout]++)
             err(NULL,
                 "export: '%s' is a second word of its kind: one of fp32, bf16 "
-                "and fp16, one of hub and fused, one size",
+                "and fp16, one of hub, fused and adapters, one size",
                 *a);
         if (type)
             dt = type;
         else if (layout)
-            state = **a == 'f';
+            how = **a == 'f' ? HFfused : **a == 'a' ? HFadapters : 0;
         else
             shard = size_named(*a);
     }
-    return convert_export(plan_near(arg[0]), arg[0], arg[1], dt, state, shard);
+    return convert_export(plan_near(arg[0]), arg[0], arg[1], dt, how, shard);
 }
 
 static int import(char **arg)

@@ -91,7 +91,7 @@ int convert_import(const Plan *p, const char *hf, const char *dir)
     hf_agree(p, hf);
     StFile **file = ckpt_files(a, hf);
     int n = (int)vec_len(file);
-    OutTensor *out = import_outs(a, hf_rows(p, file, n, hf, 0));
+    OutTensor *out = import_outs(a, hf_rows(p, file, n, hf, 0, NULL));
     Pool *pool = pool_open(0);
     State s = { .seed = (uint64_t)opts_int(p->opts, "seed") };
     char *ckpt = strf(a, "%s/ckpt", dir), *tmp = ckpt_folder(a, ckpt, 0);
@@ -190,6 +190,45 @@ static OutTensor *export_outs(Arena *a, const HfRow *row, StFile **file,
     return v;
 }
 
+/* lora_A or lora_B of the weight of that name; null: there is none. */
+static const OutTensor *adapter(Arena *a, const Table *named, const char *name,
+                                char part)
+{
+    int n = (int)strlen(name) - (int)strlen(".weight");
+
+    return table_get(named,
+                     KEYP(intern(strf(a, "base_model.model.%.*s.lora_%c.weight",
+                                      n, name, part))));
+}
+
+/* Takes the adapters out of a vec of tensors and adds them to their weights. */
+static OutTensor *merge_adapters(Arena *a, OutTensor *out, double scale)
+{
+    Table *named = table_new(a);
+    OutTensor *v = NULL;
+    int left = 0;
+
+    for (size_t i = 0; i < vec_len(out); i++)
+        *table_at(named, KEYP(intern(out[i].st.name))) = &out[i];
+    for (size_t i = 0; i < vec_len(out); i++) {
+        StTensor *st = &out[i].st;
+        if (hf_is_adapter(st->name)) {
+            st->dt = FTF64;
+            st->bytes = st_bytes(FTF64);
+            left++;
+            continue;
+        }
+        out[i].low = (LowRank){ adapter(a, named, st->name, 'A'),
+                                adapter(a, named, st->name, 'B'), scale };
+        left -= out[i].low.a ? 2 : 0;
+        vec_push(a, v, out[i]);
+    }
+    if (left)
+        err(NULL, "export: adapters can only be added to one tensor an expert "
+                  "(hub), not to fused ones");
+    return v;
+}
+
 /* The narrowest of the tensors: config.json has one for all. */
 static FileType folder_dtype(const OutTensor *tensor)
 {
@@ -219,10 +258,11 @@ static int deal(OutTensor *tensor, int64_t shard)
     return k + 1;
 }
 
-static const char *shard_name(Arena *a, int k, int n)
+static const char *shard_name(Arena *a, int k, int n, unsigned how)
 {
-    return n == 1 ? "model.safetensors"
-                  : strf(a, "model-%05d-of-%05d.safetensors", k + 1, n);
+    return how & HFadapters ? "adapter_model.safetensors"
+           : n == 1         ? "model.safetensors"
+                    : strf(a, "model-%05d-of-%05d.safetensors", k + 1, n);
 }
 
 static int write_weight_map(Arena *a, const OutTensor *tensor, int nfile,
@@ -235,7 +275,7 @@ static int write_weight_map(Arena *a, const OutTensor *tensor, int nfile,
         total += st_elems(&tensor[i].st) * tensor[i].st.bytes;
         put(&map, i ? ",\n    " : "    ");
         put_json(&map, tensor[i].st.name);
-        put(&map, ": \"%s\"", shard_name(a, tensor[i].file, nfile));
+        put(&map, ": \"%s\"", shard_name(a, tensor[i].file, nfile, 0));
     }
     char *s = strf(a,
                    "{\n  \"metadata\": {\n    \"total_size\": %ld\n  },\n"
@@ -246,16 +286,29 @@ static int write_weight_map(Arena *a, const OutTensor *tensor, int nfile,
                : 0;
 }
 
+/* What lies beside the weights. 0, or -1 with a warning. */
+static int finish_export(const Plan *p, const char *from,
+                         const OutputFolder *to, FileType dt, unsigned how)
+{
+    return how & HFadapters ? hf_write_adapter(p, to->temp)
+                            : hf_finish_export(p, from, to->temp, dt);
+}
+
 int convert_export(const Plan *p, const char *from, const char *hf, FileType dt,
-                   int state, int64_t shard)
+                   unsigned how, int64_t shard)
 {
     Arena *a = forever;
     hf_need_empty(hf);
     StFile **file = ckpt_files(a, from);
     int n = (int)vec_len(file), bad = 0;
-    HfRow *row = hf_rows(p, NULL, 0, hf, state);
+    HfRow *row = hf_rows(p, NULL, 0, hf, how, NULL);
     OutTensor *out = export_outs(a, row, file, n, dt, hf_float32_list(p, from));
-    int nfile = deal(out, shard);
+    if (how & HFadapters && !row)
+        err(NULL, "export: the model has no adapters that PEFT can name: of "
+                  "lora() with one rank and alpha, beside weights in hf{}");
+    if (!(how & HFadapters))
+        out = merge_adapters(a, out, hf_adapter_scale(p));
+    int nfile = deal(out, how & HFadapters ? INT64_MAX : shard);
     hf_check(p, from);
     Pool *pool = pool_open(0);
 
@@ -264,14 +317,14 @@ int convert_export(const Plan *p, const char *from, const char *hf, FileType dt,
         err(NULL, "cannot make %s: %s", hf, strerror(errno));
     for (int k = 0; k < nfile && !bad; k++)
         bad = ckpt_complain(tensors_write(
-            a, pool, out, k, strf(a, "%s/%s", to.temp, shard_name(a, k, nfile)),
-            PWplain));
+            a, pool, out, k,
+            strf(a, "%s/%s", to.temp, shard_name(a, k, nfile, how)), PWplain));
     pool_close(pool);
     if (!bad && nfile > 1)
         bad = write_weight_map(
             a, out, nfile, strf(a, "%s/model.safetensors.index.json", to.temp));
     if (!bad)
-        bad = hf_finish_export(p, from, to.temp, dt ? dt : folder_dtype(out));
+        bad = finish_export(p, from, &to, dt ? dt : folder_dtype(out), how);
     if (bad)
         folder_drop(&to);
     else if (folder_commit(&to))

@@ -155,7 +155,9 @@ typedef struct HfRows {
     int n;
     int last; /* the file where the last one was */
     const char *what;
-    HfRow *v; /* vec */
+    unsigned how;
+    const char *source; /* name of a key from.SCOPE; null: that of `from` */
+    HfRow *v;           /* vec */
 } HfRows;
 
 static StTensor *find_tensor(HfRows *rows, const char *name)
@@ -250,7 +252,9 @@ static void add_row(HfRows *rows, const HfMap *map, const Tensor *tensor,
     x.v = row_view(map, tensor, &cover);
     if (rows->n)
         attach(rows, &x);
-    if (rows->n && !x.s && tensor_is(tensor, PARAMETERS))
+    if (rows->n && !x.s && tensor_is(tensor, PARAMETERS) &&
+        (rows->how & HFadapters || rows->source ||
+         !ckpt_begins(rows->p, map->param)))
         missing(rows, map);
     if (x.s)
         x.s->taken += cover;
@@ -286,32 +290,63 @@ static void unroll(HfRows *rows, const HfMap *map, const Tensor *tensor,
 
 /* ---- nothing missing, nothing left --------------------------------------- */
 
-static void refuse_unnamed(const Plan *p)
+/* Does a load of these rows concern the row of that tensor? *name: as its files
+ * have it. */
+static int concerns(const HfRows *rows, const char **name)
 {
+    const char *colon = strchr(*name, ':');
+    size_t n = colon ? (size_t)(colon - *name) : 0;
+
+    if (rows->how & HFadapters)
+        return hf_is_adapter(*name);
+    if (!rows->source || !colon)
+        return !rows->source && !colon;
+    *name = colon + 1;
+    return strlen(rows->source) == n && !strncmp(rows->source, colon - n, n);
+}
+
+int hf_is_adapter(const char *name)
+{
+    static const char head[] = "base_model.model.";
+
+    return !strncmp(name, head, sizeof head - 1);
+}
+
+static void refuse_unnamed(const HfRows *rows)
+{
+    const Plan *p = rows->p;
+    const char *rest;
+
     for (int r = 0; r < p->nrole; r++)
         for (int i = 0; i < p->role[r].ntensor; i++) {
             const Tensor *tensor = &p->role[r].tensor[i];
             int k = 0;
             while (k < p->nhf && strcmp(p->hf[k].param, tensor->name))
                 k++;
-            if (k == p->nhf && tensor_is(tensor, PARAMETERS))
+            if (k == p->nhf && tensor_is(tensor, PARAMETERS) &&
+                opts_source(p->opts, tensor->name, &rest) == rows->source &&
+                !(rows->n && ckpt_begins(p, tensor->name)))
                 err(&(Loc){ tensor->file, tensor->line, NULL },
                     "hf{} does not name parameter '%s'", tensor->name);
         }
 }
 
 /* filled: by row of the plan. */
-static void refuse_unfilled(const Plan *p, const int64_t *filled,
-                            const char *what)
+static void refuse_unfilled(const HfRows *rows, const int64_t *filled)
 {
+    const Plan *p = rows->p;
+
     for (int i = 0; i < p->nhf; i++) {
+        const char *name = p->hf[i].hf;
+        if (!concerns(rows, &name))
+            continue;
         const Tensor *tensor = plan_tensor(p, p->hf[i].param);
         int64_t n = 0;
         for (int k = 0; k < p->nhf && n < tensor_elems(tensor); k++)
             n += !strcmp(p->hf[k].param, tensor->name) ? filled[k] : 0;
         if (n < tensor_elems(tensor))
             err(&(Loc){ tensor->file, tensor->line, NULL },
-                "%s fills %ld of %ld elements of parameter '%s'", what, n,
+                "%s fills %ld of %ld elements of parameter '%s'", rows->what, n,
                 tensor_elems(tensor), tensor->name);
     }
 }
@@ -394,9 +429,10 @@ static int is_there(HfRows *rows, const HfMap *map)
                                  : map->hf) != NULL;
 }
 
-HfRow *hf_rows(const Plan *p, StFile **file, int n, const char *what, int state)
+HfRow *hf_rows(const Plan *p, StFile **file, int n, const char *what,
+               unsigned how, const char *source)
 {
-    HfRows r = { .p = p, .file = file, .n = n, .what = what };
+    HfRows r = { p, file, n, 0, what, how, source, NULL };
     int64_t *filled = alloc(forever, ((size_t)p->nhf + 1) * sizeof *filled);
 
     if (!p->nhf)
@@ -404,20 +440,25 @@ HfRow *hf_rows(const Plan *p, StFile **file, int n, const char *what, int state)
             "the model has no hf{} table, which names its parameters as "
             "%s does (pleat help hf)",
             n ? what : "a Hugging Face folder");
-    refuse_unnamed(p);
+    if (!(how & HFadapters))
+        refuse_unnamed(&r);
     for (int i = 0; i < p->nhf; i++) {
-        const HfMap *h = &p->hf[i];
+        HfMap *h = alloc(forever, sizeof *h);
+        *h = p->hf[i];
+        if (!concerns(&r, &h->hf))
+            continue;
         const Tensor *tensor = plan_tensor(p, h->param);
         HfMap *other = alloc(forever, sizeof *other);
         if (!tensor)
             err(NULL, "hf: the model has no parameter '%s'", h->param);
-        if ((n ? !is_there(&r, h) : state) && respell(h, tensor, other) &&
-            (!n || is_there(&r, other)))
+        if ((n ? !is_there(&r, h) : how & HFfused) &&
+            respell(h, tensor, other) && (!n || is_there(&r, other)))
             h = other;
         unroll(&r, h, tensor, &filled[i]);
     }
-    refuse_unfilled(p, filled, what);
-    refuse_leftovers(&r);
+    refuse_unfilled(&r, filled);
+    if (!source || !ckpt_is_from(p, what))
+        refuse_leftovers(&r);
     return r.v;
 }
 
@@ -446,9 +487,10 @@ static void load_row(Exec *exec, const HfRow *row)
     }
 }
 
-void hf_load(Exec *exec, StFile **file, int n, const char *what)
+void hf_load(Exec *exec, StFile **file, int n, const char *what, unsigned how,
+             const char *source)
 {
-    HfRow *row = hf_rows(exec->plan, file, n, what, 0);
+    HfRow *row = hf_rows(exec->plan, file, n, what, how, source);
 
     for (size_t i = 0; i < vec_len(row); i++)
         if (row[i].s)

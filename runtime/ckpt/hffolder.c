@@ -76,22 +76,68 @@ JsonValue hf_config_read(const char *folder)
     return config;
 }
 
-/* The config={..} of the model; no value: it has none. */
-static JsonValue config_of(const Plan *p)
+/* The object of the key hf.config or hf.adapter; no value: the model has none.
+ */
+static JsonValue model_object(const Plan *p, const char *key)
 {
-    const char *s = opts_str(p->opts, "hf.config");
+    const char *s = opts_str(p->opts, key);
     JsonError e;
     JsonValue v = { 0 };
 
     if (s && jv_open(s, strlen(s), &v, &e))
-        err(opts_loc(p->opts, "hf.config"), "hf.config: %s", e.why);
+        err(opts_loc(p->opts, key), "%s: %s", key, e.why);
     return jv_kind(v) == JSONobject ? v : (JsonValue){ 0 };
+}
+
+double hf_adapter_scale(const Plan *p)
+{
+    JsonValue v = model_object(p, "hf.adapter");
+
+    return jv_real(jv_get(v, "lora_alpha")) / jv_real(jv_get(v, "r"));
+}
+
+/* Kinds of adapters that are not read: keys of adapter_config.json that must be
+ * absent, null, false or empty. */
+static const char *const unread[] = {
+    "use_dora",          "use_rslora",
+    "use_qalora",        "fan_in_fan_out",
+    "rank_pattern",      "alpha_pattern",
+    "modules_to_save",   "lora_bias",
+    "layer_replication", "alora_invocation_tokens",
+    "use_bdlora",        "kasa_config",
+    "target_parameters", "trainable_token_indices"
+};
+
+static int is_unset(JsonValue v)
+{
+    JsonKind k = jv_kind(v);
+
+    return k <= JSONfalse || (k >= JSONarray && !jv_count(v));
+}
+
+void hf_agree_adapter(const Plan *p, const char *dir)
+{
+    static const char *const numbers[] = { "r", "lora_alpha" };
+    const char *path = strf(forever, "%s/adapter_config.json", dir);
+    JsonValue ours = model_object(p, "hf.adapter"), theirs = need_object(path);
+
+    if (!ours.s || !jv_is(jv_get(theirs, "peft_type"), "LORA"))
+        err(NULL, "%s is not of LoRA, or the model has no lora() for it", path);
+    for (int i = 0; i < countof(unread); i++)
+        if (!is_unset(jv_get(theirs, unread[i])))
+            err(NULL, "%s sets %s, which is not read", path, unread[i]);
+    for (int i = 0; i < 2; i++)
+        if (jv_real(jv_get(ours, numbers[i])) !=
+            jv_real(jv_get(theirs, numbers[i])))
+            err(NULL, "%s has %s = %g, the lora() of the model %g", path,
+                numbers[i], jv_real(jv_get(theirs, numbers[i])),
+                jv_real(jv_get(ours, numbers[i])));
 }
 
 void hf_agree(const Plan *p, const char *path)
 {
     const char *dir = folder_exists(path) ? path : file_folder(forever, path);
-    JsonValue theirs = hf_config_read(dir), ours = config_of(p);
+    JsonValue theirs = hf_config_read(dir), ours = model_object(p, "hf.config");
     const char *why = theirs.s && ours.s
                           ? hf_config_differs(forever, ours, theirs,
                                               opts_str(p->opts, "hf.except"))
@@ -249,7 +295,7 @@ const char *hf_float32_list(const Plan *p, const char *run)
                                             "kimi_k2" };
     const char *kept = run_file_near(forever, run, "hf");
     const char *path = run_file_near(forever, run, "hf/float32");
-    JsonValue ours = config_of(p);
+    JsonValue ours = model_object(p, "hf.config");
     JsonValue config = ours.s || !kept ? ours : hf_config_read(kept);
     const char *type = jv_text(forever, jv_get(config, "model_type"), NULL);
     int family = type && word_index(type, families, 3) >= 0;
@@ -264,6 +310,19 @@ const char *hf_float32_list(const Plan *p, const char *run)
 }
 
 /* ---- out ----------------------------------------------------------------- */
+
+int hf_write_adapter(const Plan *p, const char *to)
+{
+    const char *from = opts_str(p->opts, "from");
+    JsonMember *out = jv_members(forever, model_object(p, "hf.adapter"));
+
+    jv_set(forever, &out, "peft_type", jv_string(forever, "LORA"));
+    jv_set(forever, &out, "task_type", jv_string(forever, "CAUSAL_LM"));
+    if (from)
+        jv_set(forever, &out, "base_model_name_or_path",
+               jv_string(forever, from));
+    return write_object(out, strf(forever, "%s/adapter_config.json", to));
+}
 
 static void set_id(JsonMember **out, const char *key, int32_t id)
 {
@@ -356,7 +415,7 @@ static int write_config(const Plan *p, FileType dt, const JsonMember *ids,
                         const char *to)
 {
     const char *path = strf(forever, "%s/config.json", to);
-    JsonValue ours = config_of(p), theirs;
+    JsonValue ours = model_object(p, "hf.config"), theirs;
 
     if (read_exported(path, &theirs))
         return -1;

@@ -107,11 +107,40 @@ static void cast(FileType from, const uint8_t *x, FileType dt, uint8_t *y,
     }
 }
 
+/* The elements of a tensor in F64. */
+static double *values(Arena *a, const OutTensor *tensor)
+{
+    int64_t bytes = st_elems(&tensor->st) * tensor->st.bytes;
+    double *v = alloc(a, (size_t)bytes);
+
+    tensor_gather(tensor, 0, bytes, (uint8_t *)v, alloc(a, (size_t)bytes));
+    return v;
+}
+
+/* y, the unit's elements: x, of dtype `from`, and the product of low rank. */
+static void add_low(const CopyUnit *unit, FileType from, const uint8_t *x,
+                    uint8_t *y)
+{
+    const LowRank *low = &unit->o->low;
+    int64_t inputs = unit->o->st.n[1], rank = low->a->st.n[0];
+    Arena *arena = arena_new();
+    const double *a = values(arena, low->a), *b = values(arena, low->b);
+
+    for (int64_t i = 0; i < unit->hi - unit->lo; i++) {
+        int64_t row = (unit->lo + i) / inputs, col = (unit->lo + i) % inputs;
+        double sum = 0;
+        for (int64_t r = 0; r < rank; r++)
+            sum += b[row * rank + r] * a[r * inputs + col];
+        st_set(unit->o->st.dt, y, i, st_get(from, x, i) + low->scale * sum);
+    }
+    arena_free(arena);
+}
+
 /* The unit's bytes, to `to`; raw: as many elements of the sources' dtype. */
 static void gather(const CopyUnit *unit, uint8_t *raw, uint8_t *to)
 {
     const OutTensor *tensor = unit->o;
-    int same = tensor->from == tensor->st.dt, scaled = 0;
+    int same = !tensor->from || tensor->from == tensor->st.dt, scaled = 0;
 
     for (size_t i = 0; i < vec_len(tensor->part); i++) {
         const Share *share = &tensor->part[i];
@@ -126,7 +155,9 @@ static void gather(const CopyUnit *unit, uint8_t *raw, uint8_t *to)
             strided_boxes(&share->p, unit->lo, unit->hi, scale_box, &f);
         scaled |= share->v.scale != NULL;
     }
-    if (tensor->from && !same && !scaled)
+    if (tensor->low.a)
+        add_low(unit, same ? tensor->st.dt : tensor->from, same ? to : raw, to);
+    else if (!same && !scaled)
         cast(tensor->from, raw, tensor->st.dt, to, unit->hi - unit->lo);
 }
 

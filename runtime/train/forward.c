@@ -151,7 +151,7 @@ const char *forward_open(ForwardPass *pass, Exec *exec)
 
 void forward_alone(ForwardPass *pass, Plan *p)
 {
-    const char *from = opts_str(p->opts, "from");
+    int from = ckpt_has_from(p->opts);
 
     if (p->mesh->world != 1)
         err(NULL, "text goes through a model on one rank; the plan is for %ld",
@@ -163,7 +163,7 @@ void forward_alone(ForwardPass *pass, Plan *p)
         exec_run(pass->x, PGinit, NULL, NULL);
     if (from) {
         exec_pull(pass->x);
-        ckpt_from(pass->x, from);
+        ckpt_from_keys(pass->x);
         exec_filled(pass->x);
     }
 }

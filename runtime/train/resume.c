@@ -36,6 +36,8 @@ static const struct KeyRow {
     { "hf.except", FREE, NULL },
     { "name", APART, NULL },                { "resume", APART, NULL },
     { "from", ONCE, "a run goes on from its own checkpoint" },
+    { "adapter", ONCE, "a run goes on from its own checkpoint" },
+    { "new", ONCE, "a run goes on from its own checkpoint" },
     { "seed", FIXED, "initial values, dropout and the order of samples come from it" },
     { "precision.policy", FIXED, "parameters would be rounded" },
     { "precision.history", FIXED, "amax histories are as long" },

@@ -133,6 +133,9 @@ void need_from(const Train *train)
 {
     const char *from = opts_str(train->plan->opts, "from");
 
+    if (!from && opts_str(train->plan->opts, "adapter"))
+        err(NULL, "adapter: the weights that it belongs to are not given "
+                  "(from=FOLDER)");
     if (from && !train->comm->first &&
         !(resumes(train->plan) && ckpt_exists(train->ckpt)) &&
         access(from, R_OK))
@@ -176,7 +179,8 @@ void compare_plans(Train *train, const RunArgs *args)
 void start_values(Train *train, int resume)
 {
     const Opts *opts = train->plan->opts;
-    const char *plan = train->state.plan, *from = opts_str(opts, "from");
+    const char *plan = train->state.plan;
+    int from = ckpt_has_from(opts);
 
     if (resume && !ckpt_exists(train->ckpt)) {
         log_note(train->log, "%s holds nothing to resume: the run starts\n",
@@ -201,7 +205,7 @@ void start_values(Train *train, int resume)
             err(NULL, "the run in %s has seed %lu", train->dir,
                 train->state.seed);
     } else if (from) {
-        ckpt_from(train->x, from);
+        ckpt_from_keys(train->x);
     }
     start_phase("to the GPU");
     if (resume || from)

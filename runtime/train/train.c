@@ -140,7 +140,7 @@ static void open_replay(Train *train, Plan *p)
     need_step(train->mem, train->dir, args->replay);
     char *path =
         ckpt_before(train->mem, train->ckpt, args->replay - 1, &train->state);
-    const char *from = opts_str(p->opts, "from");
+    int from = ckpt_has_from(p->opts);
     if (!path && args->begun)
         err(NULL,
             "%s has no checkpoint from which step %ld is reached with the "
@@ -159,7 +159,7 @@ static void open_replay(Train *train, Plan *p)
     if (path)
         ckpt_load(train->x, path, &train->state);
     else if (from)
-        ckpt_from(train->x, from);
+        ckpt_from_keys(train->x);
     exec_filled(train->x);
     log_note(train->log, "from %s\n", path ? path : "the start");
 }

@@ -50,7 +50,7 @@ static int by_name(const void *a, const void *b)
 /* Their tensors, each once. A vec. */
 static StTensor *tensors(const Plan *p)
 {
-    HfRow *r = hf_rows(p, NULL, 0, "", 0);
+    HfRow *r = hf_rows(p, NULL, 0, "", 0, NULL);
     StTensor *v = NULL, *once = NULL;
 
     for (size_t i = 0; i < vec_len(r); i++) {

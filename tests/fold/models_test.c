@@ -174,6 +174,11 @@ static const Fold some[] = {
     { "tests/hf/dsv3-mtp.lua",           2, 1, 2, 4, 1, PP2 " fold.zero=3 train.freeze=embed,*.w1,*.w2,*wq*" },
     { "tests/models/tied.lua",           1, 1, 2, 2, 1, PP2 ZB " train.freeze=*.w1" },
     { "tests/hf/qwen3.lua",              1, 1, 4, 2, 1, "fold.zero=2 train.optimizer=muon train.freeze=*.w1,*.w2,*.wq" },
+    { "tests/models/lora.lua",           2, 1, 2, 4, 1, "fold.zero=3" },
+    { "tests/models/lora.lua",           2, 1, 2, 2, 2, PP2 " " A2A },
+    { "tests/models/lora.lua",           1, 2, 2, 4, 1, "fold.zero=2 axes.expert=5" },
+    { "tests/models/distill.lua",        2, 1, 2, 1, 1, "from.teacher=t fold.zero=3" },
+    { "tests/models/distill.lua",        1, 2, 2, 1, 1, "from.teacher=t " PP2 " fold.zero=3" },
     /* optimizers */
     { "tests/models/updates.lua",        1, 1, 2, 1, 1, "train.optimizer=muon" },
     { "tests/models/updates.lua",        2, 1, 2, 1, 1, "fold.zero=3" },
@@ -247,7 +252,7 @@ static int changes_model(const char *key)
     return !strncmp(key, "axes.", 5) || !strncmp(key, "precision.", 10) ||
            !strncmp(key, "train.batch=", 12) ||
            !strncmp(key, "train.optimizer=", 16) ||
-           !strncmp(key, "train.freeze=", 13) ||
+           !strncmp(key, "train.freeze=", 13) || !strncmp(key, "from.", 5) ||
            (!strncmp(key, "route.", 6) && strncmp(key, "route.clones", 12));
 }
 

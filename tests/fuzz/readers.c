@@ -322,7 +322,7 @@ static const char *read_hub(Arena *a, const char *path)
         st_close(file[i]); /* what an error left open */
     file = NULL;
     file = ckpt_files(forever, strf(a, "%.*s", (int)dir, path));
-    HfRow *row = hf_rows(fp8_plan(), file, (int)vec_len(file), path, 0);
+    HfRow *row = hf_rows(fp8_plan(), file, (int)vec_len(file), path, 0, NULL);
     for (size_t i = 0; i < vec_len(row); i++)
         for (int64_t k = 0; row[i].s && k < row[i].elems; k++)
             sink += view_get(&row[i].v, k);

@@ -29,7 +29,7 @@ static const Policy policies[] = {
     { "fp32", 5e-7, 5e-6, 2e-6 },
 };
 static const char *const cases[] = {
-    "mixtral", "mixtral-aux", "qwen2", "qwen3",
+    "mixtral", "mixtral-aux", "qwen2", "qwen3",    "qwen3-lora",
     "olmoe",   "dsv2",        "dsv3",  "dsv3-mtp",
 };
 
@@ -66,10 +66,10 @@ static StFile *open_file(const char *name, const char *suffix)
     return f;
 }
 
-static void load(Exec *x, StFile *f, const char *name)
+static void load(Exec *x, StFile *f, const char *name, unsigned how)
 {
     exec_pull(x);
-    hf_load(x, &f, 1, name);
+    hf_load(x, &f, 1, name, how, NULL);
     exec_push(x);
 }
 
@@ -112,7 +112,8 @@ static Exec *reference_gradients(Run *r)
             grads->t[grads->n++].name += 5;
         }
     exec_run(y, PGinit, NULL, NULL);
-    load(y, grads, "reference");
+    load(y, grads, "reference",
+         opts_str(r->plan->opts, "hf.adapter") ? HFadapters : 0);
     return y;
 }
 
@@ -136,7 +137,8 @@ static void compare_gradients(Run *r, Exec *y)
 
     opts_pair(r->plan->opts, "train.betas", b);
     for (int i = 0; i < role->ntensor; i++)
-        if (role->tensor[i].kind == TKparam)
+        if (role->tensor[i].kind == TKparam &&
+            !opts_match(r->plan->opts, "train.freeze", role->tensor[i].name))
             report(r, strf(forever, "gradient of %s", role->tensor[i].name),
                    difference(r, y, &role->tensor[i], 1 / (1 - b[0])),
                    r->pol->grad);
@@ -162,7 +164,7 @@ static void one_case(const char *name, const Policy *pol, const char *by)
 
     r.x = exec_open(r.plan, comm);
     exec_run(r.x, PGinit, NULL, NULL);
-    load(r.x, weights, name);
+    load(r.x, weights, name, 0);
     for (int t = 0; t < STEPS; t++) {
         train_step(&r, d, t);
         if (t == 0 && by == adamw)

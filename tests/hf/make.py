@@ -1,4 +1,4 @@
-"""Reference numbers from Hugging Face transformers (needs torch and transformers).
+"""Reference numbers from Hugging Face transformers (needs torch, transformers and peft).
 
     python3 tests/hf/make.py [case ...]
 
@@ -26,6 +26,7 @@ import sys
 import tempfile
 
 import numpy
+import peft
 import torch
 import torch.optim._muon
 import transformers
@@ -85,6 +86,7 @@ CASES = {
             **COMMON, num_hidden_layers=2, head_dim=24, num_experts=8,
             moe_intermediate_size=24, norm_topk_prob=True, rms_norm_eps=1e-6,
             rope_parameters=dict(rope_type="default", rope_theta=1e6))),
+    "qwen3-lora": dict(lora="qwen3", ignore=True),
     "olmoe": dict(
         names="state", optimizers=("muon", "adafactor"), config=transformers.OlmoeConfig(
             **{**COMMON, "num_key_value_heads": 4}, num_hidden_layers=2,
@@ -106,6 +108,10 @@ CASES = {
         names="state", ignore=True, mtp=2, mtp_weight=0.3,
         config=transformers.DeepseekV3Config(**DSV3)),
 }
+
+# Adapters of PEFT on the case of the same name
+LORA = dict(r=4, lora_alpha=10, target_modules=["q_proj", "v_proj", "o_proj"])
+CASES["qwen3-lora"]["config"] = CASES["qwen3"]["config"]
 
 # What published folders of a family have beside those above
 SMALL = dict(COMMON, hidden_size=32, num_hidden_layers=2)
@@ -197,6 +203,16 @@ def add_mtp(model, n, weight):
     model.forward = with_mtp
 
 
+def add_lora(model):
+    """PEFT's model, whose lora_B is not zero."""
+    model = peft.get_peft_model(model, peft.LoraConfig(**LORA))
+    with torch.no_grad():
+        for name, t in model.named_parameters():
+            if ".lora_" in name:
+                t.copy_((0.1 * torch.randn(t.shape)).to(torch.float32))
+    return model
+
+
 def make_model(case, seed):
     """Random weights, exact in float32; norms around 1, so that they matter."""
     torch.manual_seed(seed)
@@ -214,7 +230,12 @@ def make_model(case, seed):
                 t.copy_(0.2 * torch.randn(t.shape))
             if "inv_freq" not in name:
                 t.copy_(t.to(torch.float32))
-    return model
+    return add_lora(model) if "lora" in case else model
+
+
+def adapters(tensors):
+    """Of PEFT's model, under the names of its files."""
+    return {k.replace(".default", ""): v for k, v in tensors.items() if ".lora_" in k}
 
 
 def named(model, tensors, names):
@@ -303,7 +324,7 @@ def run(case, seed, noise=0.0, by=None):
             loss = model(input_ids=tokens, labels=labels, shift_labels=labels).loss
             loss.backward()
             losses.append(loss.item())
-            grads = grads or {k: p.grad.clone() for k, p in params.items()}
+            grads = grads or {k: p.grad.clone() for k, p in params.items() if p.requires_grad}
             opt.step()
     return model, weights, grads, losses, torch.stack(chosen)
 
@@ -313,8 +334,12 @@ def write(name, case, seed):
     for _ in range(3):      # else the numbers would test luck in ties
         if not torch.equal(chosen, run(case, seed, noise=3e-7)[4]):
             raise SystemExit(f"{name}: float32 may choose other experts; try a seed")
-    w = named(model, weights, case["names"])
-    g = named(model, grads, case["names"])
+    if "lora" in case:
+        w = {**load_file(HERE / f"{case['lora']}.safetensors"), **adapters(weights)}
+        g = adapters(grads)
+    else:
+        w = named(model, weights, case["names"])
+        g = named(model, grads, case["names"])
     save_file({k: v.to(torch.float32).contiguous() for k, v in w.items()},
               HERE / f"{name}.safetensors", {"format": "pt"})
     others = {}
@@ -325,7 +350,7 @@ def write(name, case, seed):
               HERE / f"{name}.ref.safetensors")
     info = dict(made_with=dict(torch=torch.__version__, seed=seed,
                                transformers=transformers.__version__),
-                adamw=ADAMW, names=case["names"], loss=losses,
+                adamw=ADAMW, names=case.get("names"), lora=LORA if "lora" in case else None, loss=losses,
                 config=case["config"].to_diff_dict())
     (HERE / f"{name}.json").write_text(json.dumps(info, indent=2) + "\n")
     print(name, *["%.6f" % x for x in losses])

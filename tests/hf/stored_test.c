@@ -107,7 +107,7 @@ static void load(Exec *x, const StoredMatrix *w)
     t[5] = t[4], t[4] = last;
     file.data = data;
     exec_pull(x);
-    hf_load(x, &one, 1, "stored");
+    hf_load(x, &one, 1, "stored", 0, NULL);
     exec_filled(x);
 }
 

@@ -88,6 +88,7 @@ static const struct { const char *name, *arg[MAXARG]; } calls[] = {
     { "rope", { "q", "'dim'", "'seq'", "1e4", "{ interleaved=true, yarn={ factor=4, original=16 } }" } },
     { "causal", { "sc", "'seq'", "'key'" } }, { "attention", { "sc", "k", "'key'" } },
     { "cross_entropy", { "x", "mod(ids, 8)", "'hidden'" } },
+    { "lora", { "x", "W[e]", "'hidden'", "{ rank=2, alpha=4, dropout=0.1 }" } },
     { "softmax_topk", { "p", "2", "'expert'" } }, { "topk_softmax", { "p", "2", "'expert'" } },
     { "softmax_top1", { "p", "'expert'" } },
     { "sigmoid_topk", { "p", "2", "'expert'", "{ bias=s, groups='nodes', keep=1, best=2 }" } },
