@@ -205,7 +205,7 @@ static void set_row_exchange(Graph *g, Group *group, Arena *a)
     set_operands(group, a, x.rows, n, x.member->in[1]);
     group->instr.kind = sends ? Isendrows : Ireturnrows;
     group->instr.rows =
-        (RowsArgs){ n->dt, x.tokens, x.pair, x.width, .kernel = -1 };
+        (RowsArgs){ n->dt, x.tokens, x.pair, x.width, .sig = -1 };
     group->instr.atoms = atoms;
     group->instr.bytes = (ranks - 1) * x.map->at.route.direct * (double)x.pair *
                          (double)(x.width * dtypes[n->dt].bytes);

@@ -133,8 +133,11 @@ void exchange_lower_cuda(const Graph *g, Group *group, Arena *a)
 
     set_text_named(group, a, exchange_text(a, &group->instr, ranks));
     group->instr.kind = kind;
-    group->instr.rows.blocks = BLOCKS;
-    group->instr.rows.threads = (int)s.threads;
-    group->instr.rows.shared =
-        s.threads / WARP * s.stages * s.place * s.part * 16;
+    group->instr.launch =
+        (Launch){ .items = BLOCKS,
+                  .threads = s.threads,
+                  .y = 1,
+                  .z = 1,
+                  .shared = s.threads / WARP * s.stages * s.place * s.part * 16,
+                  .peers = 1 };
 }

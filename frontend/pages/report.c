@@ -428,27 +428,18 @@ typedef struct KernelName { /* what --kernel takes */
     const char *call; /* a comment in C that says where it is, or "" */
 } KernelName;
 
-/* The name of the kernel that an instruction calls; null: none. */
-static const char *called_kernel(const Plan *p, const Instr *instr)
-{
-    if (!moves_rows(instr->kind))
-        return instr->kernel;
-    return instr->rows.kernel < 0 ? NULL : p->kernel[instr->rows.kernel].name;
-}
-
 /* Adds the calls of a stage's program to the vec. */
-static void add_calls(KernelName **v, const Plan *p, int stage,
-                      const Program *prog)
+static void add_calls(KernelName **v, int stage, const Program *prog)
 {
     for (int i = 0; i < prog->ninstr; i++) {
         const Instr *instr = &prog->instr[i];
-        const char *kernel = called_kernel(p, instr), *s = instr_label(instr);
+        const char *s = instr_label(instr);
         const char *call =
             strf(forever, "// stage %d, program %s, instruction %d '%s'%s\n",
                  stage, programnames[prog->kind], i, s,
                  place_text(forever, instr->file, instr->line));
-        if (kernel)
-            vec_push(forever, *v, ((KernelName){ s, kernel, call }));
+        if (instr->kernel)
+            vec_push(forever, *v, ((KernelName){ s, instr->kernel, call }));
     }
 }
 
@@ -483,7 +474,7 @@ void report_kernel(FILE *out, const Plan *p, const char *name)
                  ((KernelName){ p->kernel[i].name, p->kernel[i].name, "" }));
     for (int i = 0; i < p->nrole; i++)
         for (int k = 0; k < p->role[i].nprog; k++)
-            add_calls(&v, p, i, &p->role[i].prog[k]);
+            add_calls(&v, i, &p->role[i].prog[k]);
     for (int i = 0; i < p->nkernel; i++)
         found |= print_kernel(out, &p->kernel[i], v, name);
     for (size_t i = 0; i < vec_len(v); i++)

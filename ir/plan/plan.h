@@ -66,6 +66,8 @@ int kernel_is_named(const Kernel *kernel); /* by the hash of its text? */
 /* A line behind "sig"; words of a kernel's instruction from it. */
 void signature_text(Codec *codec, KernelSignature *signature);
 void set_signature_hash(KernelSignature *signature);
+/* The signature that a kernel or an exchange of rows calls; sig -1: none. */
+KernelArgs instr_call(const Instr *instr);
 void bind_signature(Arena *a, const KernelSignature *signature, Instr *instr);
 char *kernels_of_host(Arena *a, const Plan *p); /* by kernel */
 void put_hf(Text *out, const HfMap *map);       /* one line of words */

@@ -430,9 +430,9 @@ static void bind_kernels(Arena *a, Plan *p)
         for (int k = 0; k < p->role[r].nprog; k++)
             for (int i = 0; i < p->role[r].prog[k].ninstr; i++) {
                 Instr *instr = &p->role[r].prog[k].instr[i];
-                if (instr->kind == Ikernel && instr->call.sig >= 0 &&
-                    instr->call.sig < p->nsig)
-                    bind_signature(a, &p->sig[instr->call.sig], instr);
+                int64_t sig = instr_call(instr).sig;
+                if (sig >= 0 && sig < p->nsig)
+                    bind_signature(a, &p->sig[sig], instr);
             }
 }
 

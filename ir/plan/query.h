@@ -51,6 +51,10 @@ typedef struct RowsMap {
     int64_t pair, row, n;
 } RowsMap;
 RowsMap rows_map(const RowsArgs *args, int64_t ranks);
+/* Sets the operands and words of the signature of an exchange's kernel. */
+void declare_rows(Arena *a, const Instr *instr, int64_t ranks,
+                  KernelSignature *signature);
+enum { PEERBLOCKS = 64 };       /* such a kernel has no more of them */
 int moves_rows(InstrKind k);    /* is it such an exchange? */
 int plan_shares(const Plan *p); /* do rows go through memory of several? */
 int role_of(const Plan *p, int64_t rank);

@@ -11,6 +11,32 @@ RowsMap rows_map(const RowsArgs *args, int64_t ranks)
     return m;
 }
 
+static KernelOperand operand(Arena *a, Dtype dt, int nd, int64_t x, int64_t y,
+                             int64_t z)
+{
+    int64_t *n = alloc(a, 3 * sizeof *n);
+
+    n[0] = x;
+    n[1] = y;
+    n[2] = z;
+    return (KernelOperand){ dt, nd, n, 0 };
+}
+
+void declare_rows(Arena *a, const Instr *instr, int64_t ranks,
+                  KernelSignature *signature)
+{
+    const RowsArgs *args = &instr->rows;
+    KernelOperand *v = alloc(a, 3 * sizeof *v);
+    int blocks = instr->kind == Isendrows; /* the operand that has them */
+
+    v[!blocks] = operand(a, args->dt, 2, args->tokens, args->width, 0);
+    v[blocks] = operand(a, args->dt, 3, ranks, args->pair, args->width);
+    v[2] = operand(a, Di32, 1, rows_map(args, ranks).n, 0, 0);
+    signature->use = "rwr";
+    signature->op = v;
+    signature->nword = 0;
+}
+
 int moves_rows(InstrKind k)
 {
     return k == Isendrows || k == Ireturnrows;

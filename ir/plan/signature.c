@@ -163,6 +163,13 @@ static const char *uses(Arena *a, const KernelSignature *signature,
     return rw ? rw : signature->use;
 }
 
+KernelArgs instr_call(const Instr *instr)
+{
+    if (moves_rows(instr->kind))
+        return (KernelArgs){ instr->rows.sig, instr->rows.hash };
+    return instr->kind == Ikernel ? instr->call : (KernelArgs){ .sig = -1 };
+}
+
 void bind_signature(Arena *a, const KernelSignature *signature, Instr *instr)
 {
     instr->kernel = signature->kernel;

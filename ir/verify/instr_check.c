@@ -172,41 +172,19 @@ static const char *alltoall_wrong(const At *place)
     return comm_fits(place, n, n);
 }
 
-/* Rows of a rank's tokens, blocks of all ranks, and a map of both. */
-static const char *rows_wrong(const At *place)
-{
-    const RowsArgs *args = &place->s->rows;
-    int64_t ranks = ranks_of(place),
-            tokens = sat_mul(args->tokens, args->width);
-    int64_t blocks = sat_mul(sat_mul(ranks, args->pair), args->width);
-    if (sat_mul(rows_map(args, ranks).n, 4) >
-            bytes_of(place, OPERAND(sendrows, map)) &&
-        law(Lrows_map))
-        return "goes beyond its map";
-    if (args->kernel >= place->c->p->nkernel && law(Lrows_kernel))
-        return "is of a kernel that is not in the plan";
-    return place->s->kind == Isendrows ? comm_fits(place, tokens, blocks)
-                                       : comm_fits(place, blocks, tokens);
-}
-
-static const char *ppermute_wrong(const At *place)
-{
-    const PpermuteArgs *args = &place->s->ppermute;
-    if ((args->by < 1 || args->by >= ranks_of(place)) && law(Lppermute_by))
-        return "turns to no other rank";
-    return comm_fits(place, args->n, args->n);
-}
-
 /* Its operands are as many as its signature has, each in its buffer. */
-static const char *kernel_wrong(const At *place)
+static const char *call_wrong(const At *place)
 {
     const Instr *instr = place->s;
-    if (instr->call.sig >= place->c->p->nsig && law(Lsig_there))
+    KernelArgs call = instr_call(instr);
+    if (call.sig >= place->c->p->nsig && law(Lsig_there))
         return "has a signature that does not exist";
-    const KernelSignature *signature = &place->c->p->sig[instr->call.sig];
-    if (signature->hash != instr->call.hash && law(Lsig_hash))
+    const KernelSignature *signature = &place->c->p->sig[call.sig];
+    if (signature->hash != call.hash && law(Lsig_hash))
         return strf(place->c->arena, "is no call of '%s' with signature %ld",
-                    signature->kernel, instr->call.sig);
+                    signature->kernel, call.sig);
+    if (signature->launch.peers != moves_rows(instr->kind) && law(Lsig_peers))
+        return "calls a kernel of another kind";
     if (strlen(signature->use) != (size_t)instr->nbuf && law(Lsig_operands))
         return "has other operands than its signature";
     for (int i = 0; i < instr->nbuf; i++) {
@@ -220,6 +198,45 @@ static const char *kernel_wrong(const At *place)
                         place->c->r->buf[instr->buf[i]].name);
     }
     return NULL;
+}
+
+static const char *rows_call_wrong(const At *place)
+{
+    const KernelSignature *signature = &place->c->p->sig[place->s->rows.sig];
+    KernelSignature want = *signature;
+    declare_rows(place->c->arena, place->s, ranks_of(place), &want);
+    set_signature_hash(&want);
+    return want.hash != signature->hash && law(Lrows_sig)
+               ? "calls a kernel of other rows"
+               : NULL;
+}
+
+/* Rows of a rank's tokens, blocks of all ranks, and a map of both. */
+static const char *rows_wrong(const At *place)
+{
+    const RowsArgs *args = &place->s->rows;
+    int64_t ranks = ranks_of(place),
+            tokens = sat_mul(args->tokens, args->width);
+    int64_t blocks = sat_mul(sat_mul(ranks, args->pair), args->width);
+    if (sat_mul(rows_map(args, ranks).n, 4) >
+            bytes_of(place, OPERAND(sendrows, map)) &&
+        law(Lrows_map))
+        return "goes beyond its map";
+    const char *why = args->sig < 0 ? NULL : call_wrong(place);
+    if (args->sig >= 0 && !why)
+        why = rows_call_wrong(place);
+    if (why)
+        return why;
+    return place->s->kind == Isendrows ? comm_fits(place, tokens, blocks)
+                                       : comm_fits(place, blocks, tokens);
+}
+
+static const char *ppermute_wrong(const At *place)
+{
+    const PpermuteArgs *args = &place->s->ppermute;
+    if ((args->by < 1 || args->by >= ranks_of(place)) && law(Lppermute_by))
+        return "turns to no other rank";
+    return comm_fits(place, args->n, args->n);
 }
 
 /* peer: a position over the atoms, not its own. */
@@ -291,7 +308,7 @@ static const char *kind_wrong(const At *place)
 {
     const AllreduceArgs *sum = &place->s->allreduce;
     switch (place->s->kind) {
-    case Ikernel: return kernel_wrong(place);
+    case Ikernel: return call_wrong(place);
     case Izero: return 0;
     case Ijoin: return join_wrong(place);
     case Icopy: return copy_wrong(place);

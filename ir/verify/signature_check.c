@@ -27,10 +27,11 @@ static const char *signature_wrong(const PlanCheck *check,
     if ((launch->threads
              ? launch->grain || launch->host || !launch->y || !launch->z ||
                    !launch->then != !launch->pairs ||
-                   (launch->then && launch->persistent)
+                   (launch->then && launch->persistent) ||
+                   (launch->peers && launch->items > PEERBLOCKS)
              : !launch->grain || launch->y || launch->z || launch->shared ||
                    launch->persistent || launch->hopper || launch->then ||
-                   launch->pairs) &&
+                   launch->pairs || launch->peers) &&
         law(Llaunch))
         return "runs neither on a host nor on a GPU";
     for (int i = 0; i < signature->nword; i++)

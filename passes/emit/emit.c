@@ -315,22 +315,20 @@ static void add_shared(Emit *emit, const char *text)
     *at = emit;
 }
 
-/* Its number; -1: group has none. */
-static int add_kernel(Emit *emit, const Group *group)
+/* Adds the kernel of group, unless it is there. */
+static void add_kernel(Emit *emit, const Group *group)
 {
-    if (!group->instr.kernel)
-        return -1;
     const char *name = intern(group->instr.kernel);
     void **at = table_at(emit->kernels, KEYP(name));
-    if (!*at) {
-        vec_push(emit->arena, emit->kernel, ((Kernel){ name, group->text }));
-        if (group->shared)
-            add_shared(emit, group->shared);
-        if (group->host && emit->target->host)
-            emit->host = emit->target->host->prelude;
-        *at = (void *)(uintptr_t)vec_len(emit->kernel);
-    }
-    return (int)(uintptr_t)*at - 1;
+
+    if (*at)
+        return;
+    vec_push(emit->arena, emit->kernel, ((Kernel){ name, group->text }));
+    if (group->shared)
+        add_shared(emit, group->shared);
+    if (group->host && emit->target->host)
+        emit->host = emit->target->host->prelude;
+    *at = emit;
 }
 
 static void fill_instr(ProgramBuilder *builder, int i, Instr *instr)
@@ -353,11 +351,7 @@ static void fill_instr(ProgramBuilder *builder, int i, Instr *instr)
     if (builder->graph->compile->options.prices)
         return;
     flow_instr(builder, k, instr);
-    if (moves_rows(instr->kind)) {
-        instr->rows.kernel = add_kernel(builder->emit, k);
-        instr->kernel = NULL;
-    }
-    if (instr->kind != Ikernel)
+    if (!instr->kernel)
         return;
     sign_call(builder, k, instr);
     add_kernel(builder->emit, k);

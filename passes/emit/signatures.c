@@ -229,6 +229,16 @@ void signatures_give(const Signatures *signatures, Plan *p)
     p->sig = signatures->all;
 }
 
+static void set_call(Instr *instr, int64_t sig, uint64_t hash)
+{
+    if (instr->kind == Ikernel) {
+        instr->call = (KernelArgs){ sig, hash };
+    } else {
+        instr->rows.sig = sig;
+        instr->rows.hash = hash;
+    }
+}
+
 void sign_call(ProgramBuilder *builder, const Group *group, Instr *instr)
 {
     Signatures *signatures = builder->sigs;
@@ -238,13 +248,17 @@ void sign_call(ProgramBuilder *builder, const Group *group, Instr *instr)
                           .word = instr->word };
 
     d.expr = expression_hash(group);
-    declare_operands(builder, group, instr, &d);
+    if (moves_rows(instr->kind))
+        declare_rows(builder->arena, instr,
+                     mesh_extent(builder->graph->mesh, instr->atoms), &d);
+    else
+        declare_operands(builder, group, instr, &d);
     set_signature_hash(&d);
     void **at = table_at(signatures->at, d.hash);
     if (!*at) {
         vec_push(builder->arena, signatures->all, d);
         *at = (void *)(uintptr_t)vec_len(signatures->all);
     }
-    instr->call = (KernelArgs){ (int64_t)(uintptr_t)*at - 1, d.hash };
+    set_call(instr, (int64_t)(uintptr_t)*at - 1, d.hash);
     bind_signature(builder->arena, &d, instr);
 }

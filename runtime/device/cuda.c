@@ -75,18 +75,20 @@ static void prepare(void *d, Plan *const *plan, int n)
     start_phase(NULL);
 }
 
-static int kernel_named(const Plan *p, const char *name)
+void *gpu_kernel(Gpu *gpu, const Instr *instr)
 {
-    for (int i = 0; i < p->nkernel; i++)
-        if (!strcmp(p->kernel[i].name, name))
-            return i;
-    err(NULL, "the plan has no kernel %s", name);
-}
+    const Plan *p = gpu->plan;
+    int i = 0;
 
-void gpu_allow(void *fn, int64_t shared, const char *what)
-{
-    if (shared > 0)
-        gpu_ok(dl.cuFuncSetAttribute(fn, SHARED, (int)shared), what);
+    while (i < p->nkernel && strcmp(p->kernel[i].name, instr->kernel) != 0)
+        i++;
+    if (i == p->nkernel)
+        err(NULL, "the plan has no kernel %s", instr->kernel);
+    if (instr->launch.shared > 0)
+        gpu_ok(dl.cuFuncSetAttribute(gpu->fn[i], SHARED,
+                                     (int)instr->launch.shared),
+               instr->kernel);
+    return gpu->fn[i];
 }
 
 static void load(void *d)
@@ -135,14 +137,13 @@ static void bind_kernel(Gpu *gpu, const BoundInstr *bound, GpuCall *call)
         return;
     }
     call->blocks = launch_blocks(gpu, instr);
-    call->fn = gpu->fn[kernel_named(gpu->plan, instr->kernel)];
+    call->fn = gpu_kernel(gpu, instr);
     call->param = alloc(gpu->mem, (size_t)(instr->nbuf + instr->nword + 1) *
                                       sizeof *call->param);
     for (int i = 0; i < instr->nbuf; i++)
         call->param[i] = &bound->buf[i];
     for (int i = 0; i < instr->nword; i++)
         call->param[instr->nbuf + i] = &bound->iv[i];
-    gpu_allow(call->fn, instr->launch.shared, instr->kernel);
 }
 
 static void bind(void *d, BoundInstr *bound, const Program *prog, int64_t runs)
@@ -406,7 +407,7 @@ static void collective(void *d, const BoundInstr *bound, const Part *part)
 
     if (call->peer) {
         trail_put(d, call->place, 0, bound->on);
-        peer_run(call->peer, &bound->instr->rows, stream(d, bound->on));
+        peer_run(call->peer, &bound->instr->launch, stream(d, bound->on));
         trail_put(d, call->place, 1, bound->on);
         return;
     }

@@ -95,7 +95,7 @@ void *gpu_shared(Gpu *gpu, int64_t bytes, MemoryUse use);
 typedef struct PeerCall PeerCall;
 PeerCall *peer_bind(Gpu *gpu, const BoundInstr *bound);
 void peer_abort(Gpu *gpu); /* ends kernels in flight */
-void peer_run(const PeerCall *call, const RowsArgs *args, void *stream);
+void peer_run(const PeerCall *call, const Launch *launch, void *stream);
 
 /* host_calls.c: kernels of the host. Null: the plan has none. */
 typedef struct HostCalls HostCalls;
@@ -143,9 +143,9 @@ struct Gpu {
 };
 
 void gpu_ok(int error, const char *what); /* err() unless error is 0 */
-/* Allows a kernel `shared` bytes of dynamic shared memory; the default is 48
- * KiB together with its static variables. */
-void gpu_allow(void *fn, int64_t shared, const char *what);
+/* Returns the function of its kernel, allowed the dynamic shared memory of its
+ * launch; the default is 48 KiB together with its static variables. */
+void *gpu_kernel(Gpu *gpu, const Instr *instr);
 void gpu_drop_graphs(Gpu *gpu);
 
 /* abort.c: a failure of the run aborts the waits of gpu from now on; null: no

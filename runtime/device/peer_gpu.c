@@ -4,7 +4,7 @@
  * words for each set of ranks that exchanges rows. */
 #include "gpu.h"
 
-enum { MAXBLOCKS = 64, MEETINGS = 2, WORD = 8, ALIGN = 256 };
+enum { MEETINGS = 2, WORD = 8, ALIGN = 256 };
 
 struct PeerCall {
     void *fn, **param;
@@ -15,7 +15,7 @@ struct PeerCall {
 
 static int64_t words_of(const Gpu *gpu, uint32_t atoms)
 {
-    return MAXBLOCKS * (MEETINGS * mesh_extent(gpu->plan->mesh, atoms) + 1) *
+    return PEERBLOCKS * (MEETINGS * mesh_extent(gpu->plan->mesh, atoms) + 1) *
            WORD;
 }
 
@@ -77,11 +77,10 @@ PeerCall *peer_bind(Gpu *gpu, const BoundInstr *bound)
     PeerCall *c = alloc(gpu->mem, sizeof *c + n * sizeof *c->at);
     int64_t *number = alloc(gpu->mem, 2 * sizeof *number);
 
-    if (instr->rows.kernel < 0)
+    if (!instr->kernel)
         err(&(Loc){ instr->file, instr->line, NULL }, "%s has no kernel",
             instr_label(instr));
-    c->fn = gpu->fn[instr->rows.kernel];
-    gpu_allow(c->fn, instr->rows.shared, instr_label(instr));
+    c->fn = gpu_kernel(gpu, instr);
     c->param = alloc(gpu->mem, (BEFORE + n) * sizeof *c->param);
     for (int i = 0; i < OPERANDS; i++)
         c->param[i] = &bound->buf[i];
@@ -98,10 +97,11 @@ PeerCall *peer_bind(Gpu *gpu, const BoundInstr *bound)
     return c;
 }
 
-void peer_run(const PeerCall *call, const RowsArgs *args, void *stream)
+void peer_run(const PeerCall *call, const Launch *launch, void *stream)
 {
-    gpu_ok(dl.cuLaunchKernel(call->fn, (unsigned)args->blocks, 1, 1,
-                             (unsigned)args->threads, 1, 1,
-                             (unsigned)args->shared, stream, call->param, NULL),
+    gpu_ok(dl.cuLaunchKernel(call->fn, (unsigned)launch->items, 1, 1,
+                             (unsigned)launch->threads, 1, 1,
+                             (unsigned)launch->shared, stream, call->param,
+                             NULL),
            "an exchange of rows");
 }

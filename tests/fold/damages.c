@@ -115,6 +115,45 @@ int no_grain(Mutant *m)
     return mutant_sign(m);
 }
 
+/* The step's first instruction of that kind behind another of it, or null. */
+static Instr *next_of(Mutant *m, InstrKind k, const Instr *behind)
+{
+    Role *r = &m->p->role[0];
+    Program *g = &r->prog[role_prog(r, PGstep)];
+    int i = behind ? (int)(behind - g->instr) + 1 : 0;
+    while (i < g->ninstr && g->instr[i].kind != k)
+        i++;
+    return i < g->ninstr ? &g->instr[i] : NULL;
+}
+
+int sent_as_narrower(Mutant *m)
+{
+    Instr *s = next_of(m, Isendrows, NULL), *other = s;
+    while (other && other->rows.width >= s->rows.width)
+        other = next_of(m, Isendrows, other);
+    if (!other)
+        return 0;
+    s->rows.sig = other->rows.sig;
+    return mutant_sign(m);
+}
+
+static Launch *exchange_launch(Mutant *m)
+{
+    return &m->p->sig[next_of(m, Isendrows, NULL)->rows.sig].launch;
+}
+
+int exchange_alone(Mutant *m)
+{
+    exchange_launch(m)->peers = 0;
+    return mutant_sign(m);
+}
+
+int too_many_blocks(Mutant *m)
+{
+    exchange_launch(m)->items = PEERBLOCKS + 1;
+    return mutant_sign(m);
+}
+
 int pairs_of_none(Mutant *m)
 {
     m->p->sig->launch.pairs = 2;

@@ -490,8 +490,10 @@ int mutant_sign(Mutant *m)
         set_signature_hash(v[i]);
     for (size_t i = 0; i < vec_len(all); i++) {
         Instr *s = all[i];
-        if (s->kind == Ikernel && s->call.sig < m->p->nsig)
-            s->call.hash = m->p->sig[s->call.sig].hash;
+        int64_t sig = instr_call(s).sig;
+        uint64_t *hash = moves_rows(s->kind) ? &s->rows.hash : &s->call.hash;
+        if (sig >= 0 && sig < m->p->nsig)
+            *hash = m->p->sig[sig].hash;
     }
     return 1;
 }

@@ -39,6 +39,7 @@ enum {
     STACKS,
     OFFLOADS,
     NUMBERS,
+    PEERS,
     BARE
 };
 
@@ -56,6 +57,7 @@ static Base legal[BARE] = {
     [STACKS] = { .model = "tests/models/folds.lua", .keys = "fold.dp=2 fold.ep=2 route.factor=1.9 axes.batch=8 axes.seq=16 axes.heads=2 train.batch=32 fold.overlap=0" },
     [OFFLOADS] = { .model = "tests/models/dropout.lua", .keys = "train.offload=activations train.batch=4 train.slices=2" },
     [NUMBERS] = { .model = "tests/models/apart.lua", .keys = "fold.dp=2 precision=fp8 precision.place=all precision.primary=all train.batch=4" },
+    [PEERS] = { .model = "tests/hf/mixtral-aux.lua", .keys = "fold.ep=2 route.factor=1.5 route.dispatcher=peer train.batch=8", .gpu = 1 },
     [ROWS] = { .model = "tests/hf/mixtral-aux.lua", .keys = "axes.expert=7 fold.dp=2 fold.ep=2 route.factor=1.5 route.dispatcher=peer train.batch=8 fold.pair=1" },
 };
 /* clang-format on */
@@ -211,7 +213,9 @@ static const Row rows[] = {
     { Lkernels_once, MIX, "kernels: twice", NULL },
     { Linstr_lacks, BARE + OFFLOADS, "operand = -1", NULL },
     { Lgmm_map, BARE + RING, "more experts than in the map", experts_without_map },
-    { Lrows_kernel, ROWS, "sendrows kernel = 1000", NULL },
+    { Lrows_sig, PEERS, "rows sent as narrower ones", sent_as_narrower },
+    { Lsig_peers, PEERS, "an exchange by itself", exchange_alone },
+    { Llaunch, PEERS, "more blocks than words", too_many_blocks },
     { Lrows_map, BARE + ROWS, "sendrows width = 1; sendrows pair = 1024", NULL },
     { Lrows_blocks, ROWS, "sendrows width = 1", NULL },
     { Lexchange_divides, BARE + CHOOSES, "alltoall a = 1", NULL },

@@ -87,6 +87,7 @@ Plan *base_parse(Arena *a, const char *text, size_t len)
 
 static void make_base(Base *b)
 {
+    fold_target = b->gpu ? &T_cuda : &T_host;
     b->plan = fold_words(b->model,
                          b->spread ? strf(forever, "%s fold.overlap=0", b->keys)
                                    : b->keys);

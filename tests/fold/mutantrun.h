@@ -8,6 +8,7 @@
 typedef struct Base {
     const char *model, *keys;
     int spread; /* over streams: spread.h */
+    int gpu;    /* for target=cuda: it cannot be run */
     Plan *plan; /* with the kernels of all */
     char *text; /* with its own, without sources */
     size_t len;
