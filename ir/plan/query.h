@@ -27,6 +27,7 @@ uint32_t plan_dim_cut(const PlanDim *dim); /* atoms that cut it */
 int is_zigzag(const PlanDim *dim);         /* its second pieces go backwards */
 /* May what lies like x be read like y, without a byte moved? */
 int is_view_of(const ValueShape *y, const ValueShape *x);
+int shapes_renamed(const ValueShape *x, const ValueShape *y); /* ... in place */
 /* Say of a kernel's integers which places they are. */
 void mark_places(Arena *a, const Mesh *m, Instr *instr,
                  const ValueShape *const *in, const ValueShape *const *out);

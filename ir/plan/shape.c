@@ -51,10 +51,14 @@ static int same_name(const char *a, const char *b)
     return a == b || !strcmp(a, b);
 }
 
-static int same_dim(const ValueDim *x, const ValueDim *y)
+int shapes_renamed(const ValueShape *x, const ValueShape *y)
 {
-    return same_name(x->axis, y->axis) && x->n == y->n && x->cut == y->cut &&
-           x->zigzag == y->zigzag;
+    for (int d = 0; d < x->nd && x->nd == y->nd; d++)
+        if (x->dim[d].n != y->dim[d].n || x->dim[d].cut != y->dim[d].cut ||
+            x->dim[d].zigzag != y->dim[d].zigzag)
+            return 0;
+    return x->nd == y->nd && x->dt == y->dt && x->map == y->map &&
+           x->elems == y->elems && x->scale == y->scale;
 }
 
 int shapes_equal(const ValueShape *x, const ValueShape *y)
@@ -62,10 +66,9 @@ int shapes_equal(const ValueShape *x, const ValueShape *y)
     if (x == y)
         return 1;
     for (int d = 0; d < x->nd && x->nd == y->nd; d++)
-        if (!same_dim(&x->dim[d], &y->dim[d]))
+        if (!same_name(x->dim[d].axis, y->dim[d].axis))
             return 0;
-    return x->nd == y->nd && x->dt == y->dt && x->map == y->map &&
-           x->elems == y->elems && x->scale == y->scale;
+    return shapes_renamed(x, y);
 }
 
 int shape_dim(const ValueShape *shape, const char *axis)
