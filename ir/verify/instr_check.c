@@ -223,7 +223,9 @@ static const char *rows_wrong(const At *place)
         law(Lrows_map))
         return "goes beyond its map";
     const char *why = args->sig < 0 ? NULL : call_wrong(place);
-    if (args->sig >= 0 && !why)
+    if (args->sig < 0 && args->hash && law(Lsig_hash))
+        why = "has the hash of no signature";
+    else if (args->sig >= 0 && !why)
         why = rows_call_wrong(place);
     if (why)
         return why;

@@ -51,10 +51,9 @@ static int may_read_as(const Typer *typer, const ValueUse *use)
     const ValueShape *x =
         use->read < 0 ? typer->c->lasting[~use->read]
                       : &typer->c->p->shape[typer->made[use->read].f->shape];
-    return x &&
-           (typer->s->kind == Ikernel
-                ? shapes_equal(y, x)
-                : is_view_of(y, x) || shapes_renamed(y, x));
+    return x && (typer->s->kind == Ikernel
+                     ? shapes_equal(y, x)
+                     : is_view_of(y, x) || shapes_renamed(y, x));
 }
 
 static const char *slot_wrong(Typer *typer, int i)

@@ -57,6 +57,7 @@ Base bases[NBASE] = {
     PLAN(MIX,   "precision=fp8 fold.tp=2 fold.dp=2 fold.ep=2 train.batch=8")
     PLAN("tests/hf/dsv3.lua", "precision=fp8 precision.recipe=tensor fold.pp=2 fold.dp=2 train.batch=8")
     PLAN("tests/hf/qwen3.lua", "precision=fp8 precision.recipe=nvfp4 fold.ep=2 fold.dp=2 fold.zero=3 train.batch=8")
+    PLAN("tests/hf/dsv2.lua", "train.optimizer=muon fold.dp=2 fold.ep=2 train.batch=8")
     SPREAD(MIX,   "fold.pp=2 fold.tp=2 fold.ep=2 train.batch=8")
     PLAN("models/mixtral.lua", "fold.pp=2 fold.dp=2 fold.ep=2 train.batch=8 axes.hidden=16 axes.seq=16 axes.ffn=16 axes.dim=4 axes.vocab=97")
 };
