@@ -171,7 +171,7 @@ typedef struct Args {
     Text ready;       /* its text, when it is executed as it is */
     const char *out, *dump, *stop, *prog, *prompt, *memory, *html, *trace;
     const char *schedule, *csv, *fold, *json, *dot, *choices, *perplexity;
-    const char *snapshot, *calibrate, *raw, *kernel, *least;
+    const char *snapshot, *calibrate, *raw, *kernel, *least, *first;
     double temperature, seconds, every, within;
     int again;             /* another plan of the run was made */
     int runs;              /* the plan is for a run that keeps a log */

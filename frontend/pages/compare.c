@@ -117,8 +117,27 @@ static void print_curve(const RunLog *run)
            (long long)n);
 }
 
+/* Returns the plan of a run with the settings of its folder, whose paths are
+ * relative to this process. */
+static Plan *plan_of(const char *word)
+{
+    const RunLog *run = run_log(forever, word);
+    Plan *p = plan_at(word);
+    const char *key, *value;
+
+    for (int i = 0;
+         run->settings && opts_each(run->settings->given, i, &key, &value); i++)
+        opts_set(p->opts, key, value, NULL);
+    return p;
+}
+
 int cmd_compare(Args *args)
 {
+    if (args->first && vec_len(args->word) < 2)
+        err(NULL, "compare --first takes two runs");
+    if (args->first)
+        return compare_first(plan_of(args->word[0]), plan_of(args->word[1]),
+                             args->word);
     const RunLog *x = run_log(forever, args->word[0]), *y;
 
     if (vec_len(args->word) < 2) {

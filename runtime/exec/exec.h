@@ -103,7 +103,10 @@ typedef struct Exec {
     Stage *stage;
     int nstage;
     Stage **meet; /* [stages] scratch of meet() */
-    void *copy;   /* exec_checked: buffers before an instruction */
+    /* Called after each instruction of each rank here; null: nothing is. */
+    void (*look)(void *self, const Stage *stage, const Rank *rank);
+    void *looker;
+    void *copy; /* exec_checked: buffers before an instruction */
     int64_t ncopy;
     const char *bad;  /* line of exec_checked about the first bad number */
     int poison;       /* see poison.c */

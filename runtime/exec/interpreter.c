@@ -299,6 +299,15 @@ static void end_instr(Exec *exec, Stage *const *s, int n, int64_t from)
         exec->marked = to;
 }
 
+static void show_results(const Exec *exec, Stage *const *s, int n)
+{
+    for (int i = 0; i < n; i++)
+        for (int64_t k = 0; k < s[i]->nrank; k++) {
+            exec->dev->sync(exec->on, rank_instr(s[i]->rank[k])->on);
+            exec->look(exec->looker, s[i], s[i]->rank[k]);
+        }
+}
+
 /* Runs the current instruction of n stages; n > 1: a collective across
  * stages. */
 void run_instr(Exec *exec, Stage *const *s, int n)
@@ -325,6 +334,8 @@ void run_instr(Exec *exec, Stage *const *s, int n)
             run_one(exec, rank_instr(s[i]->rank[k]));
     if (exec->copy && !exec->bad)
         look_after(exec, s, n);
+    if (exec->look)
+        show_results(exec, s, n);
     end_instr(exec, s, n, from);
     nvtx_end();
 }

@@ -182,6 +182,9 @@ void spike_back(Spike *spike, int64_t saved);
 /* Trains by the plan's keys. Returns the exit status; failures call err(). */
 int run_plan(Plan *p, const RunArgs *args);
 int compare_plan(Plan *p, const RunArgs *args); /* precision.compare */
+/* Prints the first value of a step, in the order of a, in which the plans
+ * differ beyond rounding. Returns 1 if there is one. name: of each plan. */
+int compare_first(Plan *a, Plan *b, char *const *name);
 /* Validation only, on the weights of `from`. */
 int eval_plan(Plan *p);
 
