@@ -80,8 +80,8 @@ OutputFolder folder_open(Arena *a, const char *path);
  * folder. */
 int folder_commit(OutputFolder *folder);
 void folder_drop(OutputFolder *folder);
-/* Returns the names in a folder but "." and "..", sorted; a vec. *why: 0, or
- * errno where names are missing. */
+/* Returns the names in a folder but "." and "..", sorted; a vec, empty if there
+ * is no such folder. *why: 0, or errno where names are missing. */
 char **folder_names(Arena *a, const char *path, int *why);
 /* Removes temporary files and folders of killed processes. */
 void folder_sweep(const char *path);

@@ -294,7 +294,7 @@ char **folder_names(Arena *a, const char *path, int *why)
     struct dirent *e;
     char **v = NULL;
 
-    *why = folder ? 0 : errno;
+    *why = folder || errno == ENOENT || errno == ENOTDIR ? 0 : errno;
     while (folder && (errno = 0, e = readdir(folder)))
         if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
             vec_push(a, v, strf(a, "%s", e->d_name));

@@ -62,15 +62,6 @@ static int64_t hidden_named(const char *name, const char *what)
     return *name == '.' ? step_named(name + 1, end) : -1;
 }
 
-/* folder_names; one that is not there has none, and a file has none. */
-static char **names_in(Arena *a, const char *dir, int *bad)
-{
-    char **v = folder_names(a, dir, bad);
-
-    *bad = *bad == ENOENT || *bad == ENOTDIR ? 0 : *bad;
-    return v;
-}
-
 /* ---- listing ------------------------------------------------------------- */
 
 static int newest_first(const void *a, const void *b)
@@ -91,7 +82,7 @@ static int is_listed(const FoundCheckpoint *checkpoint, int64_t step)
 /* Checkpoints, newest first; whether they are whole is not looked at. A vec. */
 static FoundCheckpoint *list_checkpoints(Arena *a, const char *dir, int *bad)
 {
-    char **name = names_in(a, dir, bad);
+    char **name = folder_names(a, dir, bad);
     FoundCheckpoint *v = NULL;
 
     for (size_t i = 0; i < vec_len(name); i++)
@@ -199,7 +190,7 @@ void ckpt_remove(Arena *a, const char *path)
 void ckpt_sweep(Arena *a, const char *dir)
 {
     int bad;
-    char **name = names_in(a, dir, &bad);
+    char **name = folder_names(a, dir, &bad);
 
     folder_sweep(dir);
     unlink(strf(a, "%s/latest.tmp", dir)); /* format 1's */
@@ -291,7 +282,7 @@ static int is_ours(Arena *a, const char *path, int64_t step)
 {
     State s;
     int bad;
-    char **name = names_in(a, path, &bad);
+    char **name = folder_names(a, path, &bad);
 
     for (size_t i = 0; i < vec_len(name); i++)
         bad |= !is_our_file(a, name[i]);

@@ -505,6 +505,6 @@ void hf_need_empty(const char *to)
             to, to);
     if (folder_names(forever, to, &why))
         err(NULL, "%s holds files already; an export takes a new folder", to);
-    if (why && why != ENOENT)
-        err(NULL, "cannot read %s: %s", to, strerror(why));
+    if (why || (!folder_exists(to) && exists(to)))
+        err(NULL, "cannot read %s: %s", to, strerror(why ? why : ENOTDIR));
 }

@@ -301,7 +301,9 @@ static const char *read_file(Arena *a, StFile *file)
     for (int i = 7; i >= 0; i--)
         n = n << 8 | file->map[i];
     if (n > MAXHEADER || (int64_t)n > file->size - 8)
-        return "its header is longer than the file";
+        return memcmp(file->map, "version ", 8)
+                   ? "its header is longer than the file"
+                   : "is a pointer of Git LFS: git lfs pull fetches the file";
     if (file->map[8] != '{')
         return "its header is not JSON";
     if (jv_open((const char *)file->map + 8, n, &head, &e))

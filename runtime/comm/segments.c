@@ -7,18 +7,6 @@
 
 enum { YOUNG = 60 }; /* seconds */
 
-/* Finds segments of this machine; returns 0 where there are none. Open MPI 4
- * names them "vader", Open MPI 5 "sm". */
-static int find_names(glob_t *g)
-{
-    char host[256] = "", pattern[sizeof host + 64];
-
-    gethostname(host, sizeof host - 1);
-    host[strcspn(host, ".")] = 0;
-    snprintf(pattern, sizeof pattern, "/dev/shm/{vader,sm}_segment.%s.*", host);
-    return !glob(pattern, GLOB_BRACE, NULL, g);
-}
-
 /* Does /proc list all processes of the machine? A container may share /dev/shm
  * with processes that it does not see. */
 static int sees_all(void)
@@ -53,9 +41,14 @@ static void keep_mapped(const char *maps, glob_t *names)
 
 void segments_sweep(void)
 {
+    char host[256] = "", pattern[sizeof host + 64];
     glob_t names, maps;
 
-    if (!sees_all() || !find_names(&names))
+    gethostname(host, sizeof host - 1);
+    host[strcspn(host, ".")] = 0;
+    /* Open MPI 4 and 5 */
+    snprintf(pattern, sizeof pattern, "/dev/shm/{vader,sm}_segment.%s.*", host);
+    if (!sees_all() || glob(pattern, GLOB_BRACE, NULL, &names))
         return;
     if (!glob("/proc/[0-9]*/maps", 0, NULL, &maps)) {
         for (size_t i = 0; i < maps.gl_pathc; i++)

@@ -235,7 +235,7 @@ static size_t add_folder(const Samples *samples, Corpus *corpus,
     int why;
     char **name = folder_names(samples->mem, dir, &why);
 
-    if (why && why != ENOENT)
+    if (why)
         err(samples->want.loc, "cannot read %s: %s", dir, strerror(why));
     for (size_t i = 0; i < vec_len(name); i++) {
         FolderFile f = { .path = strf(samples->mem, "%s/%s", dir, name[i]),

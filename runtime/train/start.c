@@ -35,7 +35,8 @@ static void need_free(const Train *train)
 
     if (config_read(train->mem, config))
         return;
-    int begun = !folder_names(train->mem, train->ckpt, &why) && !why;
+    int begun = folder_exists(train->ckpt) &&
+                !folder_names(train->mem, train->ckpt, &why);
     for (int i = begun ? BEGUN : 0; i < countof(names); i++)
         if (!access(strf(train->mem, "%s/%s", train->dir, names[i]), F_OK))
             err(NULL,

@@ -35,6 +35,9 @@ refused "show of a FIFO" "fifo: $no" show fifo
 refused "a machine in a FIFO" "fifo: $no" check small.lua cluster=fifo
 refused "data in a FIFO" "fifo cannot be read: $no" run small.lua target=host data.train=fifo name=x
 refused "data in a folder of FIFOs" "$no" data inspect fifo
+printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%064d\nsize 5\n' 0 >lfs.safetensors
+refused "weights that Git LFS has" "lfs.safetensors: is a pointer of Git LFS: git lfs pull" \
+    run small.lua target=host from=lfs.safetensors name=x
 refused "weights in a FIFO" "fifo.safetensors: $no" run small.lua target=host from=fifo.safetensors name=x
 sed '1i local none = require "fifo"' small.lua >takes.lua
 refused "a module in a FIFO" "fifo.lua: $no" check takes.lua

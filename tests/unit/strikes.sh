@@ -12,7 +12,7 @@ root=$PWD dir=$PWD/build/tests/strikes bin=$(dirname "$PLEAT")
 rm -rf "$dir" && mkdir -p "$dir/made" && tar -xzf tests/data/runs/format1.tar.gz -C "$dir" || exit 2
 cd "$dir" || exit 2
 . "$root/tests/expect"
-only=${1-} modes="kill power torn enospc full eio short" tried=0
+only=${1-} modes="kill power torn enospc full eio short" tried=0 one_in=2
 
 # struck FAULT command...
 struck() {
@@ -78,7 +78,7 @@ strikes() {
     [ -z "${PLEAT_ALL-}" ] || step=$every
     for mode in $modes; do
         k=$((1 + 9 * tried % step)) tried=$((tried + 1))
-        [ -n "${PLEAT_ALL-}" ] || [ $((tried % 2)) = 0 ] || continue
+        [ -n "${PLEAT_ALL-}" ] || [ $((tried % one_in)) = 0 ] || continue
         while [ "$k" -le "$n" ]; do
             rm -rf case calls && cp -r old case
             struck "$mode:$k" "$@"
@@ -119,10 +119,11 @@ replaces "a timeline" a.trace "$PLEAT" show made/two.plan --trace "$dir/case/a.t
 replaces "a snapshot" a.pickle "$PLEAT" show made/two.plan --snapshot "$dir/case/a.pickle"
 replaces "a schedule" a.csv "$PLEAT" show made/two.plan --csv "$dir/case/a.csv"
 replaces "a run's page" w.html "$PLEAT" watch made/run -o "$dir/case/w.html"
-every=32 # its plans are measured each time
+all=$modes every=32 # its plans are measured each time
+[ -n "${PLEAT_ALL-}" ] || { modes=full one_in=1; }
 replaces "a calibration" a.machine "$PLEAT" bench --calibrate "$dir/case/a.machine" axes.seq=32 axes.batch=2 \
     axes.hidden=32 axes.wide=64 axes.ffn=64 axes.vocab=64
-every=1
+modes=$all every=1 one_in=2
 replaces "tokens" "t.bin t.idx" "$PLEAT" data tokenize made/book.txt -o "$dir/case/t"
 replaces "a blend's order" "b-dataset_index.npy b-dataset_sample_index.npy" \
     "$PLEAT" data blend 1 made/book.txt data.format=bytes -o "$dir/case/b"
