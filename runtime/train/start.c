@@ -24,25 +24,23 @@ int resumes(const Plan *p)
  * before it wrote config.lua has an empty ckpt and at most begun files. */
 static void need_free(const Train *train)
 {
-    static const char *const names[] = {
-        "metrics.jsonl", "plan", "ranks",          "ckpt",
-        "model",         "data", "machine",        "tuned",
-        "memory",        "hf",   "tokenizer.json", "tokenizer_config.json"
-    };
-    enum { BEGUN = 4 };
+    static const char begun[] = "ckpt metrics.jsonl plan ranks";
+    static const char later[] = "data hf machine memory model tokenizer.json "
+                                "tokenizer_config.json tuned";
     const char *config = strf(train->mem, "%s/config.lua", train->dir);
-    int why;
+    int why, empty = folder_exists(train->ckpt) &&
+                     !folder_names(train->mem, train->ckpt, &why);
+    char **name = config_read(train->mem, config)
+                      ? NULL
+                      : folder_names(train->mem, train->dir, &why);
 
-    if (config_read(train->mem, config))
-        return;
-    int begun = folder_exists(train->ckpt) &&
-                !folder_names(train->mem, train->ckpt, &why);
-    for (int i = begun ? BEGUN : 0; i < countof(names); i++)
-        if (!access(strf(train->mem, "%s/%s", train->dir, names[i]), F_OK))
+    for (size_t i = 0; i < vec_len(name); i++)
+        if (has_word(later, ' ', name[i]) ||
+            (!empty && has_word(begun, ' ', name[i])))
             err(NULL,
                 "%s/%s is no run's, as there is no %s: name=... takes a new "
                 "folder or a run's",
-                train->dir, names[i], config);
+                train->dir, name[i], config);
 }
 
 void name_folders(Train *train)
