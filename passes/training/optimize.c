@@ -45,14 +45,16 @@ size_t step_buckets(TrainStep *step, Node **node, size_t count, Node **param)
     size_t n = 0;
 
     for (size_t i = 0; i < count; i++) {
-        if (node[i]->op != Oparam)
+        const Param *p = node[i]->op == Oparam
+                             ? g_param(step->g, node[i]->at.param.path)
+                             : NULL;
+        if (!p || p->kind == TKscales)
             continue;
         param[n] = node[i];
-        grad[n] = table_get(grads, KEYP(node[i]->at.param.path));
+        grad[n] = table_get(grads, KEYP(p->path));
         rule[n] = (UpdateRule){ .optimizer = NULL };
         if (grad[n])
-            rule[n] = update_rule(step->g, optimizers,
-                                  g_param(step->g, node[i]->at.param.path));
+            rule[n] = update_rule(step->g, optimizers, p);
         n++;
     }
     buckets_of(step->g, param, grad, rule, n, by);
