@@ -327,7 +327,8 @@ static int takes(const Plan *p, const Files *files, const char **name)
 }
 
 /* Fill the tensors of these kinds on every rank here, but for numbers, which
- * masters make (exec_filled). Kinds in `must` have to be in the files. */
+ * masters make (exec_filled). Kinds in `must` have to be in the files. Moments
+ * are 0 if they are none of the kinds. */
 static void load_tensors(Exec *exec, Files *files, unsigned kinds,
                          unsigned must)
 {
@@ -342,6 +343,9 @@ static void load_tensors(Exec *exec, Files *files, unsigned kinds,
             const Tensor *tensor = &r->tensor[i];
             const char *name = stored_name(r, tensor);
             StFile *file;
+            if (!files->source && tensor_is(tensor, MOMENTS & ~kinds))
+                memset(exec_buf(exec, rank, tensor->buf), 0,
+                       (size_t)r->buf[tensor->buf].bytes);
             if (!tensor_is(tensor, kinds) || !takes(exec->plan, files, &name))
                 continue;
             StTensor *st = st_find_in(files->file, files->n, name, &file);
