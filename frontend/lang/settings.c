@@ -70,17 +70,42 @@ static void need_modules(const Graph *g)
             have ? marks_text(a, have) : "", marks_text(a, none & ~(none - 1)));
 }
 
+/* err(): the key and one of the i keys before it, of one table, match a
+ * parameter both. The fields of a table have no order. */
+static void check_order(const Graph *g, int i, const char *key)
+{
+    const char *other, *value, *pattern = key_own(key);
+    const Loc *loc = opts_loc(g->opts, key);
+
+    for (int k = 0; loc && k < i && opts_each(g->opts, k, &other, &value);
+         k++) {
+        const char *p = key_own(other);
+        if (!p || p - other != pattern - key || opts_loc(g->opts, other) != loc)
+            continue;
+        for (size_t j = 0; j < vec_len(g->param); j++) {
+            const char *path = g->param[j]->path;
+            if (pattern_match(p, path) && pattern_match(pattern, path))
+                err(loc,
+                    "%s and %s match '%s', and a table has no order: of two "
+                    "calls the last holds",
+                    other, key, path);
+        }
+    }
+}
+
 static void check_patterns(const Graph *g)
 {
     const char *key, *value, *pattern;
 
     for (int i = 0; opts_each(g->opts, i, &key, &value); i++)
-        if ((pattern = key_own(key)) && !key_of_model(key))
+        if ((pattern = key_own(key)) && !key_of_model(key)) {
             check_pattern(g, key,
                           strncmp(key, "from.", 5)
                               ? pattern
                               : strf(g->arena, "%s.*", pattern),
                           opts_loc(g->opts, key));
+            check_order(g, i, key);
+        }
     for (const KeyInfo *k = keytab; k->name; k++)
         for (int i = 0; is_kind(k->kind, "params") &&
                         (pattern = opts_pattern(g->opts, key_name(k), i));

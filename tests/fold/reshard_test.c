@@ -180,6 +180,7 @@ int main(void)
              "fp8 precision.place=all precision.primary=all axes.hidden=144",
              whole, NWHOLE, 1, 1e-5);
     round_of(home, "fp64 train.optimizer=muon", folds, 4, 1, 1e-12);
+    round_of(home, "fp64 train.optimizer=adafactor", folds, 4, 1, 1e-12);
     int bad = system(strf(forever, "rm -rf %s", home));
     return failed || bad;
 }

@@ -105,6 +105,15 @@ none=$(rows precision.wgrad=none)
 echo "$pays $none" | awk '{ exit !($1 > 0 && $1 <= $2) }'
 result "which are no slower than those of bf16: $pays ms, $none" $?
 
+# Muon's products are batched over experts and store bf16, one kernel between them
+updates() {
+    "$PLEAT" compile ../../../models/olmoe.lua cluster=h200x1 axes.seq=2048 train.batch=1 train.optimizer="$1" -o p.plan >said 2>&1
+    sed -n 's/.*predicted \(.*\) ms a step/\1/p' said
+}
+adamw=$(updates adamw) muon=$(updates muon)
+echo "$adamw $muon" | awk '{ exit !($2 > $1 && $2 < $1 + 310) }'
+result "OLMoE's step by Muon takes at most 310 ms more than by AdamW: $muon ms, $adamw" $?
+
 # a cluster of GPUs means plans for GPUs, unless a target is stated
 for row in "cuda cluster=h100x2" "host cluster=laptop" "host cluster=h100x2 target=host"; do
     # shellcheck disable=SC2086
