@@ -75,7 +75,11 @@ int weight_at(Graph *g, const Node *n)
 
 Axis *axis_of_blocks(Graph *g, Axis *a, int size)
 {
-    return g_axis(g, strf(g->arena, "%s'in%d", a->name, size));
+    Axis *blocks = g_axis(g, strf(g->arena, "%s'in%d", a->name, size));
+
+    if (a->role != ROLEseq && a->role != ROLEkey)
+        blocks->role = a->role;
+    return blocks;
 }
 
 /* The longest of x's axes, the last of equals; among those that product n sums

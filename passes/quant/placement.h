@@ -95,7 +95,7 @@ void primary_watch(const Placement *placement);
 
 /* An empty one, by the options: recipe null where they ask for no few bits. */
 void placement_new(Graph *g, Placement *placement);
-/* What counts blocks of so many along a. */
+/* What counts blocks of so many along a; of positions apart, as a is cut. */
 Axis *axis_of_blocks(Graph *g, Axis *a, int size);
 
 /* Is x weights of clones, taken of those of all experts, or gradients of all,

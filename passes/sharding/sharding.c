@@ -227,10 +227,14 @@ static double price(const Partitioner *part, const Node *o, const Shard *want,
         return 0;
     if (part->free[o->id])
         return to->k == P ? NEVER : 0;
-    if (o->op == Obroadcast) {
-        Shard in = shard_through(o, 0, to);
-        type_through(part, o, 0, want, below);
-        return price(part, o->in[0], below, atom, &in);
+    if (is_sent_by_operands(o, atom, to)) {
+        double sum = 0;
+        for (int k = 0; k < o->nin; k++) {
+            Shard in = shard_through(o, k, to);
+            type_through(part, o, k, want, below);
+            sum += price(part, o->in[k], below, atom, &in);
+        }
+        return sum;
     }
     double least = step_price(part->graph, o, o->sh, want, atom, to);
     for (const Version *v = part->have[o->id]; v && least > 0; v = v->next) {

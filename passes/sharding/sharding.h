@@ -47,6 +47,9 @@ Node *demand(Partitioner *part, const Node *n, int k, const Shard *want);
 void type_through(const Partitioner *part, const Node *n, int k,
                   const Shard *want, Shard *out);
 Shard shard_through(const Node *n, int k, const Shard *want); /* of one atom */
+/* Is n, resharded over the atom, made anew of operands that are resharded and
+ * smaller? */
+int is_sent_by_operands(const Node *n, int atom, const Shard *want);
 
 /* ---- sharding.c sharding_report.c ---------------------------------------- */
 

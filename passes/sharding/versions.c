@@ -1,7 +1,9 @@
 /* versions.c: values in the types that their users ask for. A value has its own
  * type and, made once each for all users, others (Version): from the cheapest
- * version there is by collectives, or made anew where that costs nothing. Pass
- * sharding asks what that would take, pass collectives makes the nodes. */
+ * version there is by collectives, or made anew where that costs nothing, or of
+ * operands that are smaller: a broadcast, and what dequantizes numbers of 8
+ * bits. Pass sharding asks what that would take, pass collectives makes the
+ * nodes. */
 #include "sharding.h"
 
 /* ---- a graph's values ---------------------------------------------------- */
@@ -62,9 +64,39 @@ Partitioner *partitioner_new(Graph *g, int build)
     return p;
 }
 
-static int is_anew(const Partitioner *part, const Node *n)
+/* What dequantizes rows of numbers of 8 bits, cast or not; null: n is no such
+ * value. Weights of buckets lie otherwise. */
+static const Node *dequantizes(const Node *n)
 {
-    return part->free[n->id] || n->op == Obroadcast;
+    int rows = 0;
+
+    for (int d = 0; d < n->nd; d++)
+        rows |= g_ismicro(n->dim[d].a) || g_isrow(n->dim[d].a);
+    while (n->op == Ocast)
+        n = n->in[0];
+    return rows && n->op == Odequantize && n->in[0]->op == Oquantize &&
+                   n->in[0]->dt == De4m3
+               ? n
+               : NULL;
+}
+
+int is_sent_by_operands(const Node *n, int atom, const Shard *want)
+{
+    const Node *d = dequantizes(n);
+
+    if (n->op == Obroadcast || !d || want->k == P)
+        return n->op == Obroadcast;
+    return want->k == R || same_shard(want, &n->sh[atom]) ||
+           axes_at(&d->at.dequantize.axes, want->a) < 0;
+}
+
+static int is_anew(const Partitioner *part, const Node *n, const Shard *want)
+{
+    int anew = 1;
+
+    for (int i = 0; i < part->graph->mesh->natom; i++)
+        anew &= is_sent_by_operands(n, i, &want[i]);
+    return part->free[n->id] || anew;
 }
 
 Shard shard_through(const Node *n, int k, const Shard *want)
@@ -74,6 +106,10 @@ Shard shard_through(const Node *n, int k, const Shard *want)
     if (t.k == S && n->op == Orename) {
         int at = axes_at(&n->at.rename.to, t.a);
         t.a = at < 0 ? t.a : n->at.rename.from.v[at];
+    }
+    if (t.k == S && n->op == Odequantize && k == 1) {
+        int at = axes_at(&n->at.dequantize.axes, t.a);
+        t.a = at < 0 ? t.a : n->at.dequantize.blocks.v[at];
     }
     if (t.k == S && dim_of(n->in[k], t.a) < 0)
         t = (Shard){ .k = R };
@@ -324,8 +360,8 @@ static Node *get(Partitioner *part, Node *o, const Shard *want, Region reg,
     const Version *v = find(part, o, want, reg, again_for(part, user));
     if (v)
         return v->node;
-    return is_anew(part, o) ? again(part, o, want, reg, user)
-                            : resharded(part, o, want, reg, user);
+    return is_anew(part, o, want) ? again(part, o, want, reg, user)
+                                  : resharded(part, o, want, reg, user);
 }
 
 Node *demand(Partitioner *part, const Node *n, int k, const Shard *want)

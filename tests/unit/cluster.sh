@@ -94,6 +94,16 @@ block=$(fewer a100 precision=fp8)
 [ "$bf16" = "$block" ] && grep -q "since the machine 'a100' has no kernels for this recipe" said
 result "nor does any recipe on an a100" $?
 
+# ranks of tp send rounded rows and their scales to each other, which products read
+sed 's/^local layers, \(.*\) = 32,/local layers, \1 = 1,/' ../../../models/llama3.lua >dense.lua
+sent() { # keys: predicted ms of a step of two ranks
+    "$PLEAT" compile dense.lua target=null cluster=h200x2 fold.tp=2 memory=999GiB axes.hidden=8192 axes.ffn=28672 \
+        axes.seq=8192 train.batch=4 "$@" -o p.plan 2>&1 | sed -n 's/.*predicted \(.*\) ms a step/\1/p'
+}
+bf16=$(sent precision=bf16)
+fp8=$(sent precision=fp8)
+echo "$bf16 $fp8" | awk '{ exit !($2 < 0.97 * $1) }'
+result "products of 8 bits are faster over tp ranks: $fp8 ms, $bf16" $?
 # gradients of 8 bits are chosen by the rows of one rank
 sed 's/^local layers, eps = 28,/local layers, eps = 1,/' ../../../models/qwen2_moe.lua >moe.lua
 rows() { # keys: predicted ms of a step of four ranks
