@@ -46,7 +46,19 @@ static int compares_reals(const Node *n)
     return real && (yes || (n->op == Ocast && !is_real(n)));
 }
 
-static const Node *compared_in(const Graph *g, const Node *call)
+/* Does n depend on reals of the model? Others are the same wherever they are
+ * computed. from: the answers for nodes of the graph before n. */
+static int from_reals(const Node *n, const char *from)
+{
+    int yes = !n->nin && is_real(n) && n->op != Oconst && n->op != Oiota;
+
+    for (int k = 0; k < n->nin; k++)
+        yes |= from[n->in[k]->id];
+    return yes;
+}
+
+static const Node *compared_in(const Graph *g, const Node *call,
+                               const char *from)
 {
     Graph *body = call->body;
     Seen *seen = alloc(g->arena, (vec_len(body->node) + 1) * sizeof *seen);
@@ -61,7 +73,7 @@ static const Node *compared_in(const Graph *g, const Node *call)
         }
         if (n->op == Oarg) {
             s->same = call->in[n->at.arg.index];
-            s->real = is_real(n);
+            s->real = from[s->same->id];
             continue;
         }
         s->same = computed_outside(g, n, seen);
@@ -72,12 +84,16 @@ static const Node *compared_in(const Graph *g, const Node *call)
     return NULL;
 }
 
-const Node *compared_twice(const Graph *g)
+const Node *compared_twice(Graph *g)
 {
     const Node *n = NULL;
+    char *from = alloc(g->arena, vec_len(g->node) + 1);
 
+    g_renumber(g);
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        from[i] = (char)from_reals(g->node[i], from);
     for (size_t i = 0; i < vec_len(g->node) && !n; i++)
         if (is_attention(g->node[i]))
-            n = compared_in(g, g->node[i]);
+            n = compared_in(g, g->node[i], from);
     return n;
 }

@@ -71,7 +71,7 @@ typedef enum Ranks { RANKSall, RANKSone } Ranks;
 
 /* A comparison in an attention's body of a value that the model computes
  * outside the body too; null: none. */
-const Node *compared_twice(const Graph *g);
+const Node *compared_twice(Graph *g);
 
 /* ---- plans.c: plans of a model ------------------------------------------- */
 
