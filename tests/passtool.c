@@ -14,7 +14,7 @@
 #include "unit/optimizers.h"
 
 extern const char attn_gpu_pre[], attn_warp_pre[], attn_wgmma_pre[],
-    wgmma_pre[], gmm_pre[], scale_pre[], update_pre[], hopper_cuh[],
+    grouped_cuh[], gmm_cuh[], scale_cuh[], update_cuh[], hopper_cuh[],
     capacity_cuh[], cumsum_cuh[], dispatch_cuh[], fake_quantize_cuh[],
     route_cuh[], scatter_cuh[], sort_cuh[], topk_cuh[];
 
@@ -68,10 +68,10 @@ static const char *own_text(const Group *k)
         { attn_warp_pre, "/* attn_warp.pre */\n" },
         { attn_wgmma_pre, "/* attn_wgmma.pre */\n" },
         { hopper_cuh, "/* hopper.cuh */\n" },
-        { wgmma_pre, "/* wgmma.pre */\n" },
-        { gmm_pre, "/* gmm.pre */\n" },
-        { scale_pre, "/* scale.pre */\n" },
-        { update_pre, "/* update.pre */\n" },
+        { grouped_cuh, "/* grouped.cuh */\n" },
+        { gmm_cuh, "/* gmm.cuh */\n" },
+        { scale_cuh, "/* scale.cuh */\n" },
+        { update_cuh, "/* update.cuh */\n" },
         { capacity_cuh, "/* capacity.cuh */\n" },
         { cumsum_cuh, "/* cumsum.cuh */\n" },
         { dispatch_cuh, "/* dispatch.cuh */\n" },
@@ -84,7 +84,7 @@ static const char *own_text(const Group *k)
     const char *s = k->text;
 
     for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
-        s = replaced(s, shared[i].text, shared[i].by);
+        s = replaced(s, replaced(shared[i].text, "@(", "k("), shared[i].by);
     return s;
 }
 

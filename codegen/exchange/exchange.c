@@ -1,4 +1,4 @@
-/* exchange.c: kernels that exchange expert rows between GPUs (exchange.pre),
+/* exchange.c: kernels that exchange expert rows between GPUs (exchange.cuh),
  * made from the host's instruction with all sizes as constants. Besides the
  * instruction's buffers a kernel gets this rank's arena, the offset of the
  * group's words behind the arenas, its position in the group, the host's stop
@@ -108,7 +108,7 @@ static char *exchange_text(Arena *a, const Instr *instr, int64_t ranks)
     put_define(&t, "SENDS", sends);
     put_define(&t, "RANKS", ranks);
     put_sizes(&t, v, &s, sends ? SENT : ranks < SUMMED ? SUMMED / ranks : 1);
-    put(&t, "%s", exchange_pre);
+    put(&t, "%s", exchange_cuh);
     put(&t, "extern \"C\" __global__ void __launch_bounds__(THREADS)\n"
             "@(void *x, void *to, void *map, void *own, int64_t words, int64_t "
             "me, void *stop");

@@ -4,7 +4,7 @@
 
 #include "../text/text.h"
 
-extern const char exchange_pre[];
+extern const char exchange_cuh[];
 
 /* Makes the GPU kernel of a sendrows or returnrows instruction (set up by
  * comm_lower) and sets its blocks, threads and shared memory. */

@@ -7,7 +7,7 @@
 /* A value that a GPU kernel quantizes in blocks where it is computed: the
  * quantize_blocks node and its results `part` (null: unused). LoopTile: the n
  * such values of a kernel; each has lines of `columns` elements. The device
- * functions are in blocks.pre, which precedes the kernel. */
+ * functions are in blocks.cuh, which precedes the kernel. */
 typedef struct Rounded {
     const Node *node;
     Node *part[4];
@@ -22,7 +22,7 @@ void loop_lower(Graph *g, Group *group, Arena *a);
 void loop_lower_cuda(Graph *g, Group *group, Arena *a);
 /* loop_lower, loop_lower_cuda: fill the group's instruction and text.
  * loop_lower_tiles: the same for a GPU kernel that quantizes the tile's values;
- * the parts of the tile are stored by blocks.pre, the group's other results as
+ * the parts of the tile are stored by blocks.cuh, the group's other results as
  * usual. Sums run over 128 columns. */
 void loop_lower_tiles(Graph *g, Group *group, Arena *a, const LoopTile *tile);
 

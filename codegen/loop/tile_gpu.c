@@ -1,5 +1,5 @@
 /* tile_gpu.c: GPU kernels that quantize some of their values in blocks of 128 x
- * 128, or of 128 lines (products/blocks.pre), where they are computed. A thread
+ * 128, or of 128 lines (products/blocks.cuh), where they are computed. A thread
  * block computes a tile of 128 lines of 128 columns, one vector per thread at a
  * time, adjacent threads along a line. Values to be quantized are stored in
  * shared memory as bf16:
@@ -24,7 +24,7 @@ static const Node *map_of(const LoopTile *tile)
     return tile->of[0].node->nin > 1 ? tile->of[0].node->in[1] : NULL;
 }
 
-/* Pointer to part i, with the element type that blocks.pre expects. */
+/* Pointer to part i, with the element type that blocks.cuh expects. */
 static const char *part_pointer(KernelPrinter *printer, const Rounded *of,
                                 int i)
 {

@@ -1,5 +1,5 @@
 /* blocks.c: quantization to e4m3 with one power-of-two scale per block, in the
- * layouts that products read (blocks.pre): of values in memory, or of values
+ * layouts that products read (blocks.cuh): of values in memory, or of values
  * that the kernel computes (loop/tile_gpu.c). */
 #include "products.h"
 
@@ -106,7 +106,7 @@ static void put_quantize_kernel(Text *out, const Group *group, int64_t pair)
     put_expert_rows_kernel(out, group, pair, lies, turned);
 }
 
-/* Prints blocks.pre for a matrix [p q], with the experts of map (null:
+/* Prints blocks.cuh for a matrix [p q], with the experts of map (null:
  * none). */
 static void put_blocks_pre(Text *out, const Graph *g, const Node *map,
                            int64_t p, int64_t q)
@@ -119,8 +119,8 @@ static void put_blocks_pre(Text *out, const Graph *g, const Node *map,
         "#define P %ld\n#define Q %ld\n#define AT_ONCE %d\n"
         "#define EXPERTS %ld\n#define TOP %ld\n",
         p, q, ATONCE, l.experts, top);
-    putn(out, scale_pre, strlen(scale_pre));
-    putn(out, blocks_pre, strlen(blocks_pre));
+    putn(out, scale_cuh, strlen(scale_cuh));
+    putn(out, blocks_cuh, strlen(blocks_cuh));
 }
 
 /* ---- values computed by the kernel --------------------------------------- */

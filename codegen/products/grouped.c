@@ -1,6 +1,6 @@
 /* grouped.c: GPU kernels of grouped products and of scaled matrix products,
- * made from the host's instruction with all sizes as constants: wgmma.pre if
- * tensor cores support the operands, else gmm.pre. */
+ * made from the host's instruction with all sizes as constants: grouped.cuh if
+ * tensor cores support the operands, else gmm.cuh. */
 #include "products.h"
 
 enum { GMMTILE = 64, GMMTHREADS = 256, WGTHREADS = 384 };
@@ -219,91 +219,6 @@ int grouped_updates(const Graph *g, const Node *n, const Node *rounded)
             (v.ldw == columns && blocks_of_matrix(g, rounded, rows, columns)));
 }
 
-/* Pointer to row 0 of an operand; wide: elements per row. */
-static const char *first_row(Arena *a, const char *name, int stash,
-                             int64_t wide)
-{
-    return stash ? strf(a, "%s + (int64_t)off[EXPERTS + 1] * %ld", name, wide)
-                 : name;
-}
-
-static const char *scales_in_order(int scaled, int swap)
-{
-    return !scaled ? "" : swap ? "sb, sa" : "sa, sb";
-}
-
-static void put_product_call(Text *out, const GroupedForm *form,
-                             const char *result, const char *add)
-{
-    put(out,
-        "    grouped_product(term, %s, off, %s, scales, work, %s, update);\n"
-        "}\n",
-        result, form->squares ? "squares" : "0", add);
-}
-
-/* Kernel with an update: takes the updated tensors besides the operands, and
- * stores nothing else. */
-static void put_update_kernel(Text *out, const GmmArgs *args,
-                              const GroupedForm *form, const char *left,
-                              const char *right)
-{
-    int scaled = args->in == De4m3, swap = args->tw;
-
-    put(out,
-        "extern \"C\" __global__ void __launch_bounds__(%d, 1)\n"
-        "@(const TI *a, const TI *b, const int32_t *off, %s%s%s\n"
-        "  uint8_t *work)\n"
-        "{\n    const Term term[] = { { %s, %s } };\n"
-        "    const Scales scales[] = { { %s } };\n"
-        "    const Update update = { %s };\n",
-        grouped_threads(args, form),
-        scaled ? "const float *sa, const float *sb, " : "",
-        form->squares ? "float *squares, " : "", form->update->parameters, left,
-        right, scales_in_order(scaled, swap), form->update->values);
-    put_product_call(out, form, "(TO *)work", "0");
-}
-
-/* Kernel with the operands in the order of their buffers. */
-static void put_product_kernel(Text *out, const GmmArgs *args,
-                               const GroupedForm *form)
-{
-    int swap = form->weight && args->tw;
-    int64_t wide[2] = { args->k, args->n };
-    const char *left = first_row(out->arena, swap ? "b" : "a",
-                                 args->stash >> swap & 1, wide[swap]);
-    const char *right = first_row(out->arena, swap ? "a" : "b",
-                                  args->stash >> !swap & 1, wide[!swap]);
-    int scaled = args->in == De4m3;
-    const char *off = form->dense ? "" : " const int32_t *off,";
-    int twice = form->terms > 1;
-    const char *more =
-        strf(out->arena, "%s%s%s",
-             scaled ? "const float *sa, const float *sb, " : "",
-             twice ? "const TI *a2, const TI *b2, " : "",
-             scaled && twice ? "const float *sa2, const float *sb2, " : "");
-    const char *squares = form->squares ? "float *squares, " : "";
-
-    if (form->update) {
-        put_update_kernel(out, args, form, left, right);
-        return;
-    }
-    put(out,
-        "extern \"C\" __global__ void __launch_bounds__(%d, 1)\n"
-        "@(const TI *a, const TI *b, TO *c,%s\n"
-        "  %s%suint8_t *work, int64_t add)\n"
-        "{\n%s    const Term term[] = { { %s, %s }, { %s, %s } };\n"
-        "    const Scales scales[] = { { %s }, { %s } };\n"
-        "    const Update update = { };\n",
-        WGTHREADS, off, more, squares,
-        form->dense ? "    const int32_t off[] = { 0, CAP };\n" : "", left,
-        right, twice ? first_row(out->arena, "a2", form->stash, args->k) : "0",
-        twice ? "b2" : "0", scales_in_order(scaled, swap),
-        scaled && twice ? "sa2, sb2" : "");
-    put_product_call(out, form,
-                     first_row(out->arena, "c", args->stash >> 2 & 1, args->n),
-                     "(int)add");
-}
-
 /* Use of shared memory by the ring of slices. */
 typedef struct RingSizes {
     int64_t once;   /* columns of a product that are scaled at once */
@@ -352,7 +267,7 @@ static RingSizes ring_sizes(const GmmArgs *args, const GroupedForm *form,
     return ring;
 }
 
-/* Text of wgmma.pre with its constants. */
+/* Text of grouped.cuh with its constants. */
 char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
                    int64_t *shared)
 {
@@ -391,14 +306,17 @@ char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
     put_define(&t, "SCALED_COLUMNS", ring.once);
     put_define(&t, "STORE_BUFFERS", ring.rooms);
     put_define(&t, "ROW_BLOCKS", row_blocks(args->cap, args->experts));
+    put_define(&t, "BLOCK_THREADS", grouped_threads(args, &form));
+    put_define(&t, "STASH", args->stash | form.stash << 3);
+    put_define(&t, "SWAP", weight && args->tw);
+    put_define(&t, "DENSE", form.dense);
     put_define(&t, "TIKIND", scaled ? 0 : 10);
     put_define(&t, "TOKIND", args->out == Dbf16 ? 10 : 7);
     put(&t, "#define TI %s\n#define TO %s\n", scaled ? "uint8_t" : "uint16_t",
         dtypes[args->out].store);
     if (form.update)
         putn(&t, form.update->text, strlen(form.update->text));
-    putn(&t, wgmma_pre, strlen(wgmma_pre));
-    put_product_kernel(&t, args, &form);
+    putn(&t, grouped_cuh, strlen(grouped_cuh));
     return t.s;
 }
 
@@ -487,15 +405,9 @@ static void lower_on_cuda_cores(Group *group, Arena *a, const GmmArgs *args,
     put_define(&t, "LDW", args->ldw);
     put_define(&t, "TW", args->tw);
     put_define(&t, "STRIDEW", args->stride);
-    put(&t, "%s", gmm_pre);
-    put(&t,
-        "extern \"C\" __global__ void __launch_bounds__(%d)\n"
-        "@(const TA *a, const TA *b, TO *c, const int32_t *off, int64_t add)\n"
-        "{\n    %s(%s, %s, %s, off, (int)add);\n}\n",
-        GMMTHREADS, weight ? "gmm_wgrad_tile" : "gmm_tile",
-        first_row(a, "a", args->stash & 1, args->k),
-        first_row(a, "b", args->stash >> 1 & 1, args->n),
-        first_row(a, "c", args->stash >> 2 & 1, args->n));
+    put_define(&t, "WEIGHT", weight);
+    put_define(&t, "STASH", args->stash);
+    put(&t, "%s", gmm_cuh);
     set_text_named(group, a, t.s);
     group->narg = 4;
     int64_t rows = divide_up(args->cap, GMMTILE) + args->experts;

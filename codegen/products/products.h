@@ -27,17 +27,15 @@ int blocks_of_matrix(const Graph *g, const Node *n, int64_t m, int64_t columns);
 char *blocks_loop_lower(Graph *g, Group *group, Arena *a);
 
 /* Embedded in the texts that use them. */
-extern const char gmm_pre[], scale_pre[], blocks_pre[], wgmma_pre[],
-    update_pre[];
+extern const char gmm_cuh[], scale_cuh[], blocks_cuh[], grouped_cuh[],
+    update_cuh[];
 
 /* update.c: the optimizer update that a wgrad kernel makes from its result. */
 typedef struct ProductUpdate {
-    const char *text;       /* precedes the product's text */
-    const char *parameters; /* kernel parameters, each with a comma */
-    const char *values;     /* initializers of struct Update */
-    int ahead;              /* slots per warpgroup */
-    int64_t bytes;          /* bytes of a slot */
-    Node **kept, **number;  /* vecs: buffers in the order of the parameters */
+    const char *text;      /* precedes the product's text */
+    int ahead;             /* slots per warpgroup */
+    int64_t bytes;         /* bytes of a slot */
+    Node **kept, **number; /* vecs: buffers in the order of the parameters */
     Node **read; /* vec: those of `kept` that are read; all are written */
 } ProductUpdate;
 /* The update of a group for which group_updates() holds. */

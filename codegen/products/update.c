@@ -1,5 +1,5 @@
 /* update.c: text of the optimizer update in a wgrad kernel, from the nodes of
- * the group; update.pre precedes it:
+ * the group; update.cuh precedes it:
  *
  *     struct Update { float *q0; uint16_t *q1; float x0; };
  *     FN void advance(Update &u, int64_t by) { u.q0 += by; u.q1 += by; }
@@ -202,7 +202,9 @@ static void put_write(UpdatePrinter *printer, const Node *w)
 
 /* ---- the update's text --------------------------------------------------- */
 
-static void put_struct(UpdatePrinter *printer, ProductUpdate *update, Text *out)
+/* struct Update, its kernel parameters, each with a comma, and its
+ * initializers. */
+static void put_struct(UpdatePrinter *printer, Text *out)
 {
     Text param = { .arena = printer->arena }, all = param;
 
@@ -222,9 +224,8 @@ static void put_struct(UpdatePrinter *printer, ProductUpdate *update, Text *out)
     for (size_t i = 0; i < vec_len(printer->kept); i++)
         if (printer->kept[i] != printer->scales)
             put(out, " u.q%zu += by;", i);
-    put(out, " }\n");
-    update->parameters = param.s;
-    update->values = all.s;
+    put(out, " }\n#define UPDATED_TENSORS %s\n#define UPDATED_VALUES %s\n",
+        param.s, all.s);
 }
 
 /* Stores the value to be quantized as pairs; the product's kernel quantizes
@@ -261,9 +262,9 @@ ProductUpdate *update_text(Group *group, Arena *a, int ahead)
         "#define ROUNDS %d\n",
         ahead, printer.bytes, printer.rounded != NULL);
     if (printer.rounded)
-        putn(&out, scale_pre, strlen(scale_pre));
-    putn(&out, update_pre, strlen(update_pre));
-    put_struct(&printer, update, &out);
+        putn(&out, scale_cuh, strlen(scale_cuh));
+    putn(&out, update_cuh, strlen(update_cuh));
+    put_struct(&printer, &out);
     put(&out,
         "FN void fetch_half(const Update &u, int at, const uint8_t *slot,\n"
         "                   int half)\n{\n%s}\n"

@@ -85,8 +85,8 @@ static Kernel kernel_of(const struct Case *c, const struct Form *f)
         "extern \"C\" __global__ void __launch_bounds__(256, %d)\n"
         "@(const uint16_t *x, uint8_t *q, float *s, uint8_t *tq, float *ts,\n"
         "  const int32_t *off)\n{\n    ",
-        (long long)c->rows, (long long)c->wide, ATONCE, c->experts, scale_pre,
-        blocks_pre, f->least);
+        (long long)c->rows, (long long)c->wide, ATONCE, c->experts, scale_cuh,
+        blocks_cuh, f->least);
     put(&t,
         turned ? "quantize_columns<%d>(x, q, s, tq, ts, off);\n}\n"
                : "quantize_rows(x, q, s, off[EXPERTS]);\n}\n",

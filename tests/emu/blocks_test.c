@@ -85,7 +85,7 @@ static Group *group_of(const struct Case *c)
     put(&t,
         "#define P %d\n#define Q %d\n#define AT_ONCE 3\n#define EXPERTS "
         "%d\n#define TOP 3\n%s%s",
-        c->P, c->Q, EXPERTS, scale_pre, blocks_pre);
+        c->P, c->Q, EXPERTS, scale_cuh, blocks_cuh);
     put(&t, "extern \"C\" __global__ void __launch_bounds__(256)\n"
             "@(const uint16_t *w, uint8_t *q, float *s, uint8_t *tq, "
             "float *ts, const int32_t *off)\n{\n    ");

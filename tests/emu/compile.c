@@ -147,11 +147,20 @@ static const char *level(void)
     return opt && !strcmp(opt, "0") ? "-O0" : "-Og";
 }
 
+static char *flatten(Work *w, const char *src)
+{
+    static const char *const only[] = { "-std=c++17", "-E", "-P",      "-w",
+                                        "in.cc",      "-o", "flat.cc", NULL };
+    size_t n = 0;
+
+    return write_file(w, "in.cc", (const char *[]){ words_hh, src, NULL }) &&
+                   run(w, only)
+               ? read_file(w, "flat.cc", &n)
+               : NULL;
+}
+
 static void *build(Work *w, const char *src, size_t *size)
 {
-    static const char *const flatten[] = {
-        "-std=c++17", "-E", "-P", "-w", "in.cc", "-o", "flat.cc", NULL
-    };
     const char *const make[] = { "-std=c++17",
                                  level(),
                                  "-w",
@@ -169,12 +178,7 @@ static void *build(Work *w, const char *src, size_t *size)
                                  "out.so",
                                  "-lm",
                                  NULL };
-    size_t n = 0;
-
-    if (!write_file(w, "in.cc", (const char *[]){ words_hh, src, NULL }) ||
-        !run(w, flatten))
-        return NULL;
-    char *flat = read_file(w, "flat.cc", &n);
+    char *flat = flatten(w, src);
     char *text = flat ? emu_rewrite(flat, w->log) : NULL;
     free(flat);
     if (!text)
@@ -201,12 +205,36 @@ static int knows(const char *option)
     return 0;
 }
 
+static int open_folder(Work *w)
+{
+    const char *dir = getenv("TMPDIR");
+
+    snprintf(w->dir, DIR, "%.380s/emu.XXXXXX", dir ? dir : "/tmp");
+    if (mkdtemp(w->dir))
+        return 1;
+    out_put(w->log, "error: no folder %s: %s\n", w->dir, strerror(errno));
+    return 0;
+}
+
+char *emu_flatten(const char *src)
+{
+    Out said = { 0 };
+    Work w = { .log = &said };
+    char *flat = NULL;
+
+    if (open_folder(&w)) {
+        flat = flatten(&w, src);
+        remove_all(&w);
+    }
+    free(said.s);
+    return flat;
+}
+
 int emu_compile(const char *src, const char *const *options, int noptions,
                 char **log, void **image, size_t *size)
 {
     Out said = { 0 };
     Work w = { .log = &said };
-    const char *dir = getenv("TMPDIR");
     int ok = 1;
 
     *image = NULL;
@@ -216,11 +244,7 @@ int emu_compile(const char *src, const char *const *options, int noptions,
             out_put(&said, "error: unrecognized option %s\n", options[i]);
             ok = 0;
         }
-    snprintf(w.dir, DIR, "%.380s/emu.XXXXXX", dir ? dir : "/tmp");
-    if (ok && !mkdtemp(w.dir)) {
-        out_put(&said, "error: no folder %s: %s\n", w.dir, strerror(errno));
-        ok = 0;
-    }
+    ok = ok && open_folder(&w);
     if (ok) {
         *image = build(&w, src, size);
         if (getenv("EMU_KEEP"))

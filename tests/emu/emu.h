@@ -15,6 +15,9 @@
 int emu_compile(const char *src, const char *const *options, int noptions,
                 char **log, void **image, size_t *size);
 
+/* The text as the preprocessor leaves it, malloc'ed; null: it is refused. */
+char *emu_flatten(const char *src);
+
 typedef struct EmuModule EmuModule;
 typedef struct EmuKernel EmuKernel;
 EmuModule *emu_load(const void *image, size_t size); /* null: not ours */

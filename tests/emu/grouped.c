@@ -67,15 +67,13 @@ static ProductUpdate *an_update(Arena *a, const Product *p)
 
     u->ahead = p->update;
     u->bytes = 128 * 8 * (4 + 2);
-    u->parameters =
-        p->rounds ? "float *q0, float *q1, uint16_t *q2, uint8_t *q3, "
-                    "float *q4, const float *x0, "
-                  : "float *q0, float *q1, uint16_t *q2, const float *x0, ";
-    u->values = p->rounds ? "q0, q1, q2, q3, q4, *x0" : "q0, q1, q2, *x0";
     u->text = strf(
         a,
         "#define UPDATE 1\n#define AHEAD %d\n#define KEPT %lld\n"
-        "#define ROUNDS %d\n%s%s"
+        "#define ROUNDS %d\n"
+        "#define UPDATED_TENSORS float *q0, float *q1, uint16_t *q2, %s"
+        "const float *x0,\n"
+        "#define UPDATED_VALUES q0, q1, q2, %s *x0\n%s%s"
         "struct Update { float *q0, *q1; uint16_t *q2; %s float x0; };\n"
         "FN void advance(Update &u, int64_t by)\n{\n"
         "    u.q0 += by; u.q1 += by; u.q2 += by; %s\n}\n"
@@ -93,8 +91,10 @@ static ProductUpdate *an_update(Arena *a, const Product *p)
         "    LANES(8) w[l] = w[l] - u.x0 * m[l];\n"
         "    store_kept(u.q0, at, g);\n    store_kept(u.q1, at, m);\n"
         "    store_kept(u.q2, at, w);\n    give_pairs(pair, w);\n}\n%s",
-        u->ahead, (long long)u->bytes, p->rounds, p->rounds ? scale_pre : "",
-        update_pre, p->rounds ? "uint8_t *q3; float *q4;" : "",
+        u->ahead, (long long)u->bytes, p->rounds,
+        p->rounds ? "uint8_t *q3, float *q4, " : "", p->rounds ? "q3, q4," : "",
+        p->rounds ? scale_cuh : "", update_cuh,
+        p->rounds ? "uint8_t *q3; float *q4;" : "",
         p->rounds ? "u.q3 += by;" : "",
         !p->rounds
             ? ""

@@ -178,15 +178,27 @@ static int ours(const void *p, size_t n)
     return is_device(p, n);
 }
 
+/* Are there directives among the parameters of its kernel? */
+static int is_conditional(const char *text)
+{
+    const char *s = strstr(text, "__global__");
+
+    return s && strcspn(s, "#") < strcspn(s, "{");
+}
+
 int cuModuleLoadData(Module **m, const void *image)
 {
     const Head *h = image;
     const char *text = (const char *)(h + 1);
+    char *flat = NULL;
 
     if (memcmp(h->magic, magic, sizeof magic))
         return wrong(INVALID, "an image that is not of this compiler");
     *m = calloc(1, sizeof **m);
-    (*m)->kernels = read_signatures(text, (*m)->kernel);
+    if (is_conditional(text))
+        flat = emu_flatten(text);
+    (*m)->kernels = read_signatures(flat ? flat : text, (*m)->kernel);
+    free(flat);
     emu_check = ours;
     device_lock();
     (*m)->source = idle() ? NULL : source_of(text);

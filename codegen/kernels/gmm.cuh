@@ -1,4 +1,4 @@
-/* gmm.pre: grouped products on CUDA cores, for any dtype: tiles of 64 x 64, 16
+/* gmm.cuh: grouped products on CUDA cores, for any dtype: tiles of 64 x 64, 16
  * deep, 256 threads. Rows of expert x are off[x] .. off[x+1], read on the device.
  * Blocks beyond the last tile return.
  *
@@ -126,4 +126,20 @@ FN void gmm_wgrad_tile(const TA *A, const TA *B, TO *dW, const int32_t *off,
             TO *p = w + (TW ? (int64_t)c * LDW + k : (int64_t)k * LDW + c);
             put_to(p, add ? up(*p) + acc[i][j] : acc[i][j]);
         }
+}
+
+/* WEIGHT: the gradient of the weights. STASH: as in grouped.cuh. */
+extern "C" __global__ void __launch_bounds__(256)
+@(const TA *a, const TA *b, TO *c, const int32_t *off, int64_t add)
+{
+    const int64_t rows = STASH ? off[EXPERTS + 1] : 0;
+
+    a += STASH & 1 ? rows * K : 0;
+    b += STASH & 2 ? rows * N : 0;
+    c += STASH & 4 ? rows * N : 0;
+#if WEIGHT
+    gmm_wgrad_tile(a, b, c, off, (int)add);
+#else
+    gmm_tile(a, b, c, off, (int)add);
+#endif
 }

@@ -1,4 +1,4 @@
-/* update.pre: the optimizer update of a wgrad kernel (wgmma.pre). Tensors with the
+/* update.cuh: the optimizer update of a wgrad kernel (grouped.cuh). Tensors with the
  * layout of the product's result (moments, weights) are read and written in place;
  * the gradient is never stored.
  *
@@ -10,10 +10,11 @@
  * loads are issued before a tile is multiplied.
  *
  * ROUNDS: one value of each tile, which is a scale block, is stored as e4m3 with a
- * scale (wgmma.pre); update_piece returns it as pairs of bf16.
+ * scale (grouped.cuh); update_piece returns it as pairs of bf16.
  *
  * Generated: UPDATE (1), AHEAD, KEPT (bytes of a warpgroup's slot), ROUNDS, struct
- * Update (pointers, scalars), advance (all pointers except that of scales),
+ * Update (pointers, scalars), UPDATED_TENSORS (its kernel parameters), UPDATED_VALUES
+ * (its initializers), advance (all pointers except that of scales),
  * fetch_half, update_piece, numbers_of, scales_of. */
 enum { FOUR = 4, HALVES = 2, PIECE = FOUR * HALVES };
 

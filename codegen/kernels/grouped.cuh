@@ -1,4 +1,4 @@
-/* wgmma.pre: grouped products of bf16 or e4m3 on Hopper's tensor cores.
+/* grouped.cuh: grouped products of bf16 or e4m3 on Hopper's tensor cores.
  *
  *   GMM    C[r][n] = sum over k of A[r][k] B[x][k][n]      rows r of expert x
  *          TERMS 2: plus the product of a second A and B of the same layouts
@@ -7,7 +7,7 @@
  * SCALED: e4m3 operands. GMM: k is contiguous in both; A has a scale per row and
  * 128 of k, B[x] one per 128 of n and 128 of k. Tensor cores sum 128 of k; that sum
  * times both scales is added in fp32. GMMW reads blocks of 128 rows of an expert,
- * each [column][row], from its first row on (blocks.pre), with a scale per column
+ * each [column][row], from its first row on (blocks.cuh), with a scale per column
  * of a block; a second warp loads scales for each slice.
  *
  * A block has 384 threads (UPDATE_WARPGROUP: 512). It takes tiles of BM x BN from a
@@ -21,7 +21,7 @@
  * row r is at c ^ (r & 7).
  *
  * SQUARES: each warp stores the sum of squares of its part of a tile. UPDATE
- * (update.pre): the optimizer update of a tile is stored instead of the tile;
+ * (update.cuh): the optimizer update of a tile is stored instead of the tile;
  * ROUNDS: also one value of it as e4m3, with the tile as scale block. UPDATE runs
  * in the consumer that owns the tile; with PINGPONG the other one multiplies
  * meanwhile. UPDATE_WARPGROUP (FP8): it runs in a fourth warpgroup, which reads the
@@ -33,8 +33,8 @@
  * TRANSA TRANSB STRIDEB STRIDEC BM BN STAGES PINGPONG SCALED SCALED_COLUMNS
  * (columns scaled at once) STORE_BUFFERS (boxes of a warpgroup in flight: 1 or 2)
  * ROW_BLOCKS (scale blocks of rows, SCALED GMMW) SQUARES, types TI (A and B) and TO
- * (C) and their tensor map kinds TIKIND TOKIND. Rows of all operands are multiples
- * of 16 bytes. */
+ * (C) and their tensor map kinds TIKIND TOKIND, STASH SWAP DENSE (below)
+ * BLOCK_THREADS. Rows of all operands are multiples of 16 bytes. */
 #ifndef UPDATE
 #define UPDATE 0
 #define ROUNDS 0
@@ -1221,4 +1221,64 @@ FN void grouped_product(const Term *term, TO *C, const int32_t *off,
                        full, empty, add, update,
                        slices + (slots - shared_at(slices)), given);
     }
+}
+
+/* ---- the kernel -------------------------------------------------------------- */
+
+/* STASH: bits of a, b, c, a2: row 0 is row off[EXPERTS + 1] of the buffer. SWAP: b is
+ * the left operand. DENSE: one matrix product: one expert with CAP rows. */
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
+@(const TI *a, const TI *b,
+#if !UPDATE
+  TO *c,
+#endif
+#if !DENSE
+  const int32_t *off,
+#endif
+#if SCALED
+  const float *sa, const float *sb,
+#endif
+#if TERMS > 1
+  const TI *a2, const TI *b2,
+#endif
+#if SCALED && TERMS > 1
+  const float *sa2, const float *sb2,
+#endif
+#if SQUARES
+  float *squares,
+#endif
+#if UPDATE
+  UPDATED_TENSORS uint8_t *work)
+#else
+  uint8_t *work, int64_t add)
+#endif
+{
+#if DENSE
+    const int32_t off[] = { 0, CAP };
+#endif
+#if !SQUARES
+    float *const squares = 0;
+#endif
+    const int64_t rows = STASH ? off[EXPERTS + 1] : 0;
+    const TI *const x = a + (STASH & 1 ? rows * K : 0);
+    const TI *const y = b + (STASH & 2 ? rows * (SWAP ? M : N) : 0);
+#if !SCALED
+    const Scales scales[] = { { }, { } };
+#elif TERMS > 1
+    const Scales scales[] = { { sa, sb }, { sa2, sb2 } };
+#else
+    const Scales scales[] = { { SWAP ? sb : sa, SWAP ? sa : sb } };
+#endif
+#if TERMS > 1
+    const Term term[] = { { x, y }, { a2 + (STASH & 8 ? rows * K : 0), b2 } };
+#else
+    const Term term[] = { { SWAP ? y : x, SWAP ? x : y } };
+#endif
+#if UPDATE
+    grouped_product(term, (TO *)work, off, squares, scales, work, 0,
+                    Update { UPDATED_VALUES });
+#else
+    grouped_product(term, c + (STASH & 4 ? rows * N : 0), off, squares, scales, work,
+                    (int)add, Update { });
+#endif
 }

@@ -1,4 +1,4 @@
-/* blocks.pre: quantizes bf16 to e4m3 with a power-of-two scale per block, reading
+/* blocks.cuh: quantizes bf16 to e4m3 with a power-of-two scale per block, reading
  * each value once.
  *
  *   square   w [x][P][Q]  ->  q  [x][P][Q], s  [x][P / 128][Q / 128]   if LIES

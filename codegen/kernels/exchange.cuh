@@ -1,4 +1,4 @@
-/* exchange.pre: exchange of expert rows between GPUs through peer-mapped memory
+/* exchange.cuh: exchange of expert rows between GPUs through peer-mapped memory
  * (instructions.def: sendrows, returnrows).
  *
  * BULK (rows of at least LEASTPART pieces): each warp has a ring of STAGES buffers in

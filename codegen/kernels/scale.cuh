@@ -1,5 +1,5 @@
-/* scale.pre: the power-of-two scale of a block of bf16 and its rounding to e4m3,
- * for kernels that quantize blocks (blocks.pre, update.pre). */
+/* scale.cuh: the power-of-two scale of a block of bf16 and its rounding to e4m3,
+ * for kernels that quantize blocks (blocks.cuh, update.cuh). */
 
 /* Largest magnitudes as bit patterns, which are ordered like magnitudes, NaN
  * largest. most_of_pair: both halves of a word at once. most_of_both: the larger
