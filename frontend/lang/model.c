@@ -398,12 +398,13 @@ static Node *equal_of(const Graph *g, const Table *named, const Node *n)
     return other && same_dims(n, other) ? other : NULL;
 }
 
-/* Equal parameters become one. */
+/* Equal parameters become one. The graph stays as it is if there are none. */
 static void join_equal(Graph *g)
 {
     Table *named = table_new(g->arena);
     Node **node = NULL;
     size_t left = 0;
+    int any = 0;
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
         if (g->node[i]->op != Oparam)
@@ -411,6 +412,10 @@ static void join_equal(Graph *g)
         vec_push(g->arena, node, g->node[i]);
         *table_at(named, KEYP(intern(g->node[i]->at.param.path))) = g->node[i];
     }
+    for (size_t i = 0; i < vec_len(node) && !any; i++)
+        any = equal_of(g, named, node[i]) != NULL;
+    if (!any)
+        return;
     for (size_t i = 0; i < vec_len(g->node); i++) {
         Node *n = g->node[i];
         for (int k = 0; k < n->nin; k++) {
