@@ -1,5 +1,5 @@
-/* aliasing.c: whose buffer holds a node's value. Views share their operand's
- * buffer, a write is its state's, a sum that goes on is its first term's. */
+/* aliasing.c: which node's buffer holds a value. A view shares its operand's
+ * buffer, a write its state's, a continued sum its first term's. */
 #include "graph.h"
 
 static int renames(const Node *n)
@@ -14,8 +14,8 @@ static int renames(const Node *n)
     return 1;
 }
 
-/* Do the dims of `fine` become those of `coarse` when the axes v of fine, as
- * neighbours in that order, stand for the one axis of coarse? */
+/* Do the dims of `fine` become those of `coarse` if the neighbouring axes v of
+ * fine, in that order, are merged to one axis of coarse? */
 static int merges(const Node *fine, const Node *coarse, Axis *const *v, int nv,
                   const Axis *axis)
 {

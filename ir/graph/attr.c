@@ -1,5 +1,5 @@
-/* attr.c: attributes of nodes, op by op as ops.def lists them: what code that
- * knows no op does with them, and what several ops have under one name. */
+/* attr.c: attributes of nodes by the rows of ops.def: generic operations on
+ * them, and attributes that several ops have under one name. */
 #include "graph.h"
 
 const char *const randomkinds[NRANDOM] = { "normal", "uniform" };
@@ -9,7 +9,7 @@ _Static_assert(sizeof(Dtype) == sizeof(int) && sizeof(Reduce) == sizeof(int) &&
                    sizeof(uint32_t) == sizeof(int),
                "the types below that are not listed are as wide as int");
 
-/* Where code serves both, it says at.attn and at.pack. */
+/* Code for both ops uses at.attn and at.pack. */
 _Static_assert(sizeof(struct attn_attrs) == sizeof(struct attn_bwd_attrs) &&
                    offsetof(struct attn_attrs, query) ==
                        offsetof(struct attn_bwd_attrs, query) &&
@@ -63,7 +63,7 @@ const AttrInfo *attr_named(Op op, const char *name)
     return NULL;
 }
 
-/* ---- all of a node ------------------------------------------------------- */
+/* ---- all attributes of a node -------------------------------------------- */
 
 static uint64_t hash_value(uint64_t h, AttrType type, const void *p)
 {
@@ -180,7 +180,7 @@ Axis *whole_axis(const Node *n)
     return NULL;
 }
 
-/* ---- those that several ops have ----------------------------------------- */
+/* ---- shared attributes --------------------------------------------------- */
 
 static void *shared(const Node *n, SharedAttr k, const char *name)
 {

@@ -1,17 +1,17 @@
-/* check.c: what must hold in a graph, level by level. The driver asks after
- * every pass, so it costs about as much as a pass does.
+/* check.c: verifies a graph by the rules of its level. The driver calls it
+ * after every pass, so it costs about as much as a pass.
  *
  *     all       operands before users; attributes and axes as infer would set
  *               them; a region reads only what it may; parameters are declared;
  *               rows have their map
- *     placed    no composite, loss or `real` is left; every node has a type
- *               that some way of running its op makes
- *     local     and its operands have the types that this way reads
+ *     placed    no composite, loss or `real` is left; the type of every node is
+ *               the result of a strategy of its op
+ *     local     and its operands have the types that this strategy reads
  *     legal     a kernel's nodes are of one region, or first of the body and
- *               then of post, of one call and piece, and device
+ *               then of post, and of one call, piece and device
  *
- * A value of the body is seen after it only through an accumulator, one of den
- * only in den: what a region may read of another is in reads(). */
+ * Values of the body are visible after it only through accumulators, values of
+ * den only in den: reads() has the rules between regions. */
 #include <setjmp.h>
 
 #include "graph.h"
@@ -19,15 +19,15 @@
 typedef struct GraphCheck {
     const Graph *g; /* the graph, or a body in it */
     const Graph *top;
-    Table *bodies;          /* checked already */
+    Table *bodies;          /* checked bodies */
     Table *axes;            /* name -> axis */
     Table *kernels;         /* number -> its first node */
-    const Axis *lately[64]; /* axes looked at, by some bits of the pointer */
+    const Axis *lately[64]; /* cache of checked axes, by bits of the pointer */
     Arena *arena;
-    char *why; /* the first thing wrong */
+    char *why; /* the first violation */
 } GraphCheck;
 
-/* Note what is wrong with n; 1. */
+/* Records a violation at n. Returns 1. */
 __attribute__((format(printf, 3, 4))) static int
 bad(GraphCheck *c, const Node *n, const char *fmt, ...)
 {
@@ -48,7 +48,8 @@ bad(GraphCheck *c, const Node *n, const char *fmt, ...)
     return 1;
 }
 
-/* Position in the graph, -1: it is not there. Ids are positions (nodes()). */
+/* Returns the position in the graph; -1: not in it. Ids are positions
+ * (nodes()). */
 static int64_t place_of(GraphCheck *check, const Node *n)
 {
     int here = n->id >= 0 && (size_t)n->id < vec_len(check->g->node) &&
@@ -59,9 +60,9 @@ static int64_t place_of(GraphCheck *check, const Node *n)
 
 /* ---- all levels ---------------------------------------------------------- */
 
-/* A loss may lack its denominator, an accumulator starts by itself, a dropout
- * of a step gets its number and that of the micro-batch, a route of a stash the
- * one before it, a scaled product its scales, rows in blocks their map. */
+/* Optional operands: a loss's denominator, an accumulator's start, the step and
+ * micro-batch numbers of a dropout, the previous route of a route in a stash,
+ * the scales of a scaled product, the map of rows in blocks. */
 int takes(Op op, int nin)
 {
     int want = optab[op].nin;
@@ -134,7 +135,7 @@ static int attributes(GraphCheck *check, const Node *n)
     return why && bad(check, n, "%s", why);
 }
 
-/* Does a pad what it says, as g_padded makes it? */
+/* Is the padded axis a as g_padded makes it? */
 static int pads(const Axis *a)
 {
     const Axis *of = a->root;
@@ -178,7 +179,7 @@ static int axes(GraphCheck *check, const Node *n)
     return 0;
 }
 
-static jmp_buf failed; /* infer speaks through err() */
+static jmp_buf failed; /* infer reports errors by err() */
 static char *said;
 
 static void hear(const char *msg)
@@ -187,7 +188,7 @@ static void hear(const char *msg)
     longjmp(failed, 1);
 }
 
-/* Null, or what infer says against n. */
+/* Returns null, or infer's error about n. */
 static const char *inferred(GraphCheck *check, Node *n)
 {
     void (*hook)(const char *) = err_hook;
@@ -223,14 +224,15 @@ static int dims(GraphCheck *check, const Node *n)
     return bad(check, n, "is %s, and its operands make %s", have.s, want.s);
 }
 
-/* May region r read o? Losses, metrics and updates are read by pass `step`. */
+/* May node n read o of another region? Losses, metrics and updates are read by
+ * pass `step`. */
 static int reads(const Node *n, const Node *o)
 {
     if (any_region(o) || n->op == Oloss || n->op == Ometric || n->op == Oupdate)
         return 1;
     if (o->op == Osum_sq)
         return n->reg == REGpost;
-    if (o->op == Oaccum && n->reg == o->reg) /* a sum made where it lies */
+    if (o->op == Oaccum && n->reg == o->reg) /* a sum in place */
         return n->op == Oaccum || n->op == Osum_sq || o->nin == 2;
     if (o->op == Oaccum)
         return n->reg != o->reg && (o->reg == REGden || n->reg == REGpost);
@@ -291,7 +293,7 @@ static int integer(GraphCheck *check, const Node *n, int k)
                dtypes[t].name);
 }
 
-/* What is picked along or added into is one axis, the index's own another. */
+/* The indexed axis and the index's own axis must differ. */
 static int indexes(GraphCheck *check, const Node *n)
 {
     for (int k = n->op == Ogather; k < 2; k++)
@@ -362,8 +364,8 @@ static int special(GraphCheck *check, const Node *n)
 
 static int nodes(GraphCheck *check, const Graph *g);
 
-/* Arguments are the operands, in type and number; the last node is the
- * result. */
+/* Do the body's arguments match the operands in type and number, and its last
+ * node the result? */
 static int binds(GraphCheck *check, const Node *n)
 {
     const Graph *graph = n->body;
@@ -422,7 +424,7 @@ static int leftover(GraphCheck *check, const Node *n)
     }
 }
 
-/* Each axis that is cut divides. */
+/* Does each sharded axis divide evenly? */
 static int divides(GraphCheck *check, const Node *n)
 {
     for (int d = 0; d < n->nd; d++) {
@@ -438,7 +440,7 @@ static int divides(GraphCheck *check, const Node *n)
     return 0;
 }
 
-/* Over each atom some way of running n makes its type. */
+/* Is there, over each atom, a strategy of n with n's type as its result? */
 static int makes(GraphCheck *check, const Node *n)
 {
     ShardStrategy w[MAXWAY];
@@ -455,7 +457,7 @@ static int makes(GraphCheck *check, const Node *n)
     return 0;
 }
 
-/* What is exchanged moves as it lies in memory. */
+/* Do an exchange's operand and result have the same memory layout? */
 static int lies_alike(GraphCheck *check, const Node *n)
 {
     const Node *x = n->in[0];
@@ -485,7 +487,7 @@ static int types(GraphCheck *check, const Node *n)
     return wrong && bad(check, n, "%s", wrong);
 }
 
-/* ---- the whole ----------------------------------------------------------- */
+/* ---- the whole graph ----------------------------------------------------- */
 
 static int kernel(GraphCheck *check, const Node *n)
 {
@@ -498,7 +500,7 @@ static int kernel(GraphCheck *check, const Node *n)
     if (!*first)
         *first = n;
     const Node *was = *first;
-    if (!was->piece) /* the first of a piece stands for the kernel from here */
+    if (!was->piece) /* the first node with a piece represents the kernel now */
         *first = n;
     if (was->host != n->host)
         return bad(check, n, "%%%s, of its kernel, runs elsewhere", was->name);

@@ -1,14 +1,13 @@
-/* columns.c: lines in columns, and repeated scopes once.
+/* columns.c: aligns lines in columns and folds repeated scopes.
  *
- * A scope with a number (layers.0, layers.1 ..) is a unit. Units that follow
- * each other, numbers going up or down by one, with the same lines but for the
- * number and for what they read of other units, fold into one:
+ * A scope with a number (layers.0, layers.1 ..) is a unit. Consecutive units
+ * whose numbers ascend or descend by one, with equal lines except for the
+ * number and for operands from other units, are folded into one:
  *
  *     # layers.0 .. layers.31: x32
  *     %layers.{i}.w.2 = dot %layers.{i-1}.add %layers.{i}.w
  *
- * What is shown is the second of them, for the first often reads something
- * else. */
+ * The second unit is shown, since the first often has other operands. */
 #include <ctype.h>
 
 #include "graph.h"
@@ -17,7 +16,7 @@ enum { NAMECOL = 40, WHATCOL = 76, TYPECOL = 48 };
 
 /* ---- columns ------------------------------------------------------------- */
 
-/* Width of a column: its widest text that does not exceed the limit. */
+/* Returns the width of a column: that of its widest text within the limit. */
 static size_t width(const char *s, size_t now, size_t limit)
 {
     size_t n = s ? strlen(s) : 0;
@@ -93,7 +92,7 @@ static NumberedScope unit_of(const char *path)
     return (NumberedScope){ path, 0, -1 };
 }
 
-/* The word of a stem that stands right before the number. */
+/* Returns the last word of a stem, before the number. */
 static const char *last_word(NumberedScope u, size_t *n)
 {
     const char *p = u.stem + u.n;
@@ -104,8 +103,8 @@ static const char *last_word(NumberedScope u, size_t *n)
     return p;
 }
 
-/* "layers.3", "post.layers.3", "optim.m.layers.3" are of one unit; of another
- * is its backward, "d.layers.3". */
+/* Are two scopes in one unit? "layers.3", "post.layers.3", "optim.m.layers.3"
+ * are; the backward "d.layers.3" is another unit. */
 static int same_stem(NumberedScope a, NumberedScope b)
 {
     size_t n, m;
@@ -116,7 +115,7 @@ static int same_stem(NumberedScope a, NumberedScope b)
            back == (b.n > 2 && !memcmp(b.stem, "d.", 2));
 }
 
-/* Does "layers.<number>" begin at s? Its length, and the number. */
+/* Returns the length of "layers.<number>" at s, and the number; 0: none. */
 static size_t number_at(const char *s, NumberedScope u, long *at)
 {
     size_t n;
@@ -134,8 +133,8 @@ static int wordchar(char c)
     return isalnum((unsigned char)c) || c == '_' || c == '.' || c == '-';
 }
 
-/* s with the unit's number as {i}, its neighbours' as {i-1} and {i+1}. With
- * `blur`, for comparing: names of other places and random keys are left out. */
+/* Appends s with the unit's number as {i} and its neighbours' as {i-1} and
+ * {i+1}. blur: omits names of other scopes and random keys, for comparison. */
 static void put_general(Text *out, const char *s, NumberedScope u, int blur)
 {
     while (s && *s) {
@@ -191,7 +190,7 @@ static int same_text(const char *a, const char *b)
     return a == b || (a && b && !strcmp(a, b));
 }
 
-/* Length of the run of lines from i on that belong to one unit. */
+/* Returns the number of lines from i on that belong to one unit. */
 static size_t run_at(const ListingLine *line, size_t n, size_t i,
                      NumberedScope *scope)
 {
@@ -220,7 +219,7 @@ static int same_run(Arena *a, const ListingLine *v, const ListingLine *w,
     return 1;
 }
 
-/* How many runs like the one at i follow each other, it included. */
+/* Returns the number of consecutive equal runs, including the one at i. */
 static size_t repeats(Arena *a, const ListingLine *line, size_t n, size_t i,
                       size_t len, NumberedScope u, long *last)
 {
@@ -261,7 +260,7 @@ void stand_ins(Arena *a, const ListingLine *line, size_t n, StandIn *in)
     }
 }
 
-/* The lines with every repeat folded into one copy behind a comment. */
+/* Returns the lines with every repeat folded into one copy after a comment. */
 static ListingLine *folded(Arena *a, const ListingLine *line, size_t n)
 {
     ListingLine *out = NULL;

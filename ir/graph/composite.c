@@ -1,5 +1,5 @@
-/* composite.c: what composites are known by: an attention by the axes that its
- * call names, a softmax by what it computes; which operands have a gradient. */
+/* composite.c: recognizes composites: an attention by the axes that its call
+ * names, a softmax by its computation; finds operands that have a gradient. */
 #include "graph.h"
 
 int reads_scores(const Node *n)
@@ -20,7 +20,7 @@ const Node *unrounded(const Node *n)
     return n;
 }
 
-/* What n is made of one value per row, broadcast. */
+/* Returns the value with one element per row that n broadcasts; null: none. */
 static const Node *row_value(const Node *n)
 {
     n = unrounded(n);
@@ -69,7 +69,7 @@ int passes_gradient(const Node *n, int k)
                                         : optab[n->op].gradkind != 0;
 }
 
-/* Adds the arguments to which a gradient of n goes. */
+/* Adds the arguments that receive a gradient from n. */
 static void add_arguments(const Node *n, Table *seen, unsigned *set)
 {
     void **visited = table_at(seen, KEYP(n));

@@ -1,12 +1,12 @@
-/* cost.c: what a node costs on one rank, and what a model costs per token by
- * the formula the field quotes. */
+/* cost.c: FLOPs and bytes of a node on one rank, and FLOPs of a model per token
+ * by the usual formula. */
 #include "graph.h"
 
 static double local_product(const Graph *g, const Node *n)
 {
     double e = (double)local_elems(g, n);
 
-    if (n->op == Ogmm_wgrad) { /* each row meets one expert */
+    if (n->op == Ogmm_wgrad) { /* each row belongs to one expert */
         MapLayout l = map_layout(g, n->in[2]);
         return e * ((double)l.cap / (double)l.experts);
     }
@@ -17,10 +17,10 @@ static double local_product(const Graph *g, const Node *n)
     return e;
 }
 
-/* What a router that treats all experts alike fills of the rows that a rank has
- * room for: kernels stop at the last row there is. Padded rows are all full. A
- * later round has what the ones before left: the rounds of all ranks together
- * have the pairs there are, however they lie. */
+/* Returns the share of a rank's row capacity that a balanced router fills:
+ * kernels stop at the last row. Padded rows are always full. A later round has
+ * the pairs that earlier rounds left: together the rounds of all ranks have all
+ * pairs. */
 static double filled(const Graph *g, const Node *n)
 {
     const Node *map = n->op == Ogmm_wgrad ? n->in[2] : n->map;
@@ -36,8 +36,8 @@ static double filled(const Graph *g, const Node *n)
     return fmax(0, fmin(left, 1));
 }
 
-/* Multiply-adds count two; elementwise and moved elements one. Bytes: every
- * operand read once, the result written once. */
+/* Returns FLOPs (a multiply-add counts 2, an elementwise or moved element 1)
+ * and bytes (each operand read once, the result written once) on one rank. */
 Cost cost_of(const Graph *g, const Node *n)
 {
     Cost c = { 0 };
@@ -70,7 +70,7 @@ double flops_of(const Graph *g, const Node *n)
 /* ---- the model, per token ------------------------------------------------ */
 
 typedef struct FlopCount {
-    double macs;      /* multiply-adds of one micro-batch */
+    double macs;      /* multiply-adds of a micro-batch */
     Axis *chosen[64]; /* axes indexed by a router */
     int nchosen;
 } FlopCount;
@@ -84,7 +84,7 @@ static double product_of(const Node *n)
     return e;
 }
 
-/* The router's own product is not counted, as in the formula. */
+/* Is n a router's product, which the formula does not count? */
 static int is_router(const FlopCount *count, const Node *n)
 {
     for (int i = 0; i < n->nd; i++)
@@ -117,7 +117,7 @@ static void count_dots(FlopCount *count, const Graph *g, Node *const *arg,
     }
 }
 
-/* Experts of a token. */
+/* Returns the number of experts of a token. */
 static int64_t chosen_of(const Graph *g, const Node *e)
 {
     const Node *c = choice_of(e);
@@ -127,7 +127,8 @@ static int64_t chosen_of(const Graph *g, const Node *e)
     return mean > 0 && mean < (double)k ? (int64_t)ceil(mean) : k;
 }
 
-/* Parameters in use for one token: of an expert weight, the chosen share. */
+/* Counts all parameters and those active for a token: the chosen share of an
+ * expert weight. */
 static void count_params(const Graph *g, FlopCount *count, int64_t *all,
                          int64_t *active)
 {

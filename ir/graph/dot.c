@@ -1,32 +1,32 @@
-/* dot.c: a graph as a picture, in Graphviz's language: a box a node, clusters
- * by region (or call) and by Lua scope, on each arrow the type of what goes
- * along it. Repeated scopes stand there once: a dashed arrow comes from the
- * repeat before, or goes to it in the backward pass. What comes from another
- * region or from the forward to the backward pass has its name there instead of
- * an arrow: Graphviz takes minutes for a thousand long arrows. */
+/* dot.c: writes a graph in Graphviz's language: a box per node, clusters by
+ * region (or call) and Lua scope, and on each arrow the type of its value.
+ * Repeated scopes are drawn once: a dashed arrow comes from the previous
+ * repeat, or goes to it in the backward pass. Values of another region, or of
+ * the forward pass in the backward pass, are shown by name instead of an arrow:
+ * Graphviz takes minutes for a thousand long arrows. */
 #include <ctype.h>
 
 #include "graph.h"
 
-enum { LONGEST = 48 }; /* letters of an attribute */
+enum { LONGEST = 48 }; /* characters of an attribute */
 
 typedef struct DotBox DotBox;
 struct DotBox {
     const char *name, *label; /* one component of a scope: "layers.3" */
-    const char *repeat;       /* of StandIn: another run, another box */
-    DotBox **in;              /* vec */
+    const char *repeat;       /* see StandIn; each repeat has its own box */
+    DotBox **in;              /* vec: boxes inside */
     int *node;                /* vec: ids */
-    int number;               /* in cluster names */
+    int number;               /* number in cluster names */
 };
 
 typedef struct Drawing {
     Arena *arena;
     const Graph *g;
-    int k; /* of the cluster: names begin with it */
+    int k; /* number of the cluster, the prefix of names */
     ListingLine *line;
-    StandIn *stand; /* by node; lines are nodes */
-    DotBox **part;  /* by node: a region's box, or its backward */
-    Table *drawn;   /* arrows and names */
+    StandIn *stand; /* per node; lines are nodes */
+    DotBox **part;  /* per node: a region's box, or its backward */
+    Table *drawn;   /* arrows and names drawn so far */
     int fold, nbox;
 } Drawing;
 
@@ -41,7 +41,7 @@ static void put_escaped(Text *out, const char *s)
             putn(out, (unsigned char)*s < ' ' ? " " : s, 1);
 }
 
-/* Behind a word, which may be a "string" or have one: where it ends. */
+/* Returns the end of a word, which may be or contain a "string". */
 static const char *word_end(const char *s)
 {
     for (int quoted = 0; *s && (quoted || *s != ' '); s++) {
@@ -53,8 +53,8 @@ static const char *word_end(const char *s)
     return s;
 }
 
-/* "axes=hidden to=f32" of "dot %x %w axes=hidden to=f32 scope=d": what is about
- * the node alone. */
+/* Returns the node's own attributes: "axes=hidden to=f32" of "dot %x %w
+ * axes=hidden to=f32 scope=d". */
 static const char *attrs_of(Arena *a, const char *what)
 {
     Text out = { .arena = a };
@@ -67,14 +67,14 @@ static const char *attrs_of(Arena *a, const char *what)
             continue;
         int len = end - what > LONGEST ? LONGEST : (int)(end - what);
         while (((unsigned char)what[len] & 0xc0) == 0x80)
-            len--; /* whole letters */
+            len--; /* never splits a character */
         put(&out, "%s%.*s%s", out.len ? " " : "", len, what,
             len < end - what ? "..." : "");
     }
     return out.s;
 }
 
-/* Numbers stand in the boxes of those that read them: "b=0.5". */
+/* Is n a number, which is shown in its readers' boxes as "b=0.5"? */
 static int is_number(const Node *n)
 {
     return n->op == Oconst && n->nd == 0;
@@ -93,7 +93,7 @@ static void put_numbers(Text *out, const Node *n)
     }
 }
 
-/* Its name without the scope: "wq" of "layers.0.attn.wq". */
+/* Returns the name without the scope: "wq" of "layers.0.attn.wq". */
 static const char *short_name(const Node *n)
 {
     const char *scope = n->scope->path;
@@ -122,7 +122,8 @@ static DotBox *box_in(Drawing *drawing, DotBox *up, const char *name,
     return b;
 }
 
-/* The next component of a path: a number belongs to the word before. */
+/* Returns the length of the next component of a path; a number belongs to the
+ * word before it. */
 static size_t component(const char *s)
 {
     size_t n = strcspn(s, ".");
@@ -215,7 +216,7 @@ static void put_inside(Drawing *drawing, Text *out, const DotBox *box,
     }
 }
 
-/* x as it is called where it comes from another part. */
+/* Appends the name of x for readers in another part. */
 static void put_name(Drawing *drawing, Text *out, const Node *x,
                      const DotBox *part)
 {
@@ -232,7 +233,8 @@ static void put_name(Drawing *drawing, Text *out, const Node *x,
     *seen = drawing;
 }
 
-/* What operand k brings to n, by those that stand for both; once. */
+/* Draws the arrow from operand k to n, or between their representatives,
+ * once. */
 static void put_arrow(Drawing *drawing, Text *out, const Node *n, int k)
 {
     const StandIn *from = &drawing->stand[n->in[k]->id],
@@ -262,7 +264,7 @@ static void put_arrow(Drawing *drawing, Text *out, const Node *n, int k)
     put(out, "\"%s];\n", around ? ", style=dashed, constraint=false" : "");
 }
 
-/* Nodes of one region, or call, from i on; where they end. */
+/* Draws the nodes of one region, or call, from i on. Returns their end. */
 static size_t section(Drawing *drawing, size_t i, DotBox *all)
 {
     Node *const *v = drawing->g->node;

@@ -1,6 +1,5 @@
-/* graph.c: axes, parameters, nodes, and the shorthands that build them. Merging
- * equal nodes, dropping dead ones and naming live here too, since every pass
- * needs them. */
+/* graph.c: axes, parameters, nodes, and functions that build them; merges equal
+ * nodes, drops dead ones and names nodes, which every pass needs. */
 #include "graph.h"
 
 const char *const turnwords[NTURNS] = { "", "alone", "pairs", "paired" };
@@ -37,7 +36,7 @@ Graph *g_like(const Graph *g)
     h->bypath = NULL;
     h->nbypath = 0;
     h->nbefore = 0;
-    h->axis = NULL; /* the axes are the same, the list own */
+    h->axis = NULL; /* the axes are shared, the list is not */
     for (int i = 0; i < g->naxis; i++)
         vec_push(g->arena, h->axis, g->axis[i]);
     return h;
@@ -52,7 +51,8 @@ Axis *g_axis(Graph *g, const char *name)
     Axis *x = alloc(g->arena, sizeof *x);
     x->name = name;
     x->root = x;
-    for (int r = ROLEmicro; r <= ROLErow; r++) /* names of no model's axis */
+    for (int r = ROLEmicro; r <= ROLErow;
+         r++) /* no model axis has these names */
         if (!strcmp(name, axisroles[r]))
             x->role = (AxisRole)r;
     vec_push(g->arena, g->axis, x);
@@ -203,8 +203,7 @@ Node *g_broadcast(Graph *g, Node *a, const Node *to)
     return infer(g, n);
 }
 
-/* Put n's axes in the order of `to`; axes that `to` lacks keep their places
- * behind. */
+/* Reorders n's axes as in `to`; axes that `to` lacks follow in their order. */
 static void reorder(Node *n, const Node *to)
 {
     Dim d[MAXD];
@@ -410,7 +409,7 @@ int g_is_data(Graph *g, const Node *n)
     return dim_of(n, g_micro(g)) >= 0 || n->map;
 }
 
-/* Is axis a of x the batch, or a part that split() made of it? */
+/* Is axis a of x the batch, or a part of it made by split()? */
 static int is_of_batch(const Node *x, const Axis *a)
 {
     while (!axis_covers(a, ROLEbatch)) {
@@ -448,14 +447,14 @@ int g_over_batch(Graph *g, const Node *n)
 
 /* ---- equal nodes, dead nodes --------------------------------------------- */
 
-/* What stands ready is the same in every region. */
+/* Returns the region for comparison: sources are equal in every region. */
 static Region region_of(const Node *n)
 {
     return any_region(n) ? REGbody : n->reg;
 }
 
-/* Of what stands first in a node: few are of one op and the same operands, and
- * not equal. What has no operands differs by the rest. */
+/* Hashes op and operands: few nodes agree in these and are not equal. Nodes
+ * without operands hash their other fields. */
 static uint64_t hash_of(const Node *n)
 {
     uint64_t h = mix64(mix64(n->op, n->dt), region_of(n));
@@ -472,7 +471,7 @@ static uint64_t hash_of(const Node *n)
 
 static int same_body(Graph *a, Graph *b);
 
-/* All but the operands. */
+/* Are all fields but the operands equal? */
 static int same_kind(const Node *a, const Node *b)
 {
     if (a->op != b->op || a->dt != b->dt || region_of(a) != region_of(b) ||
@@ -495,7 +494,7 @@ static int same_node(const Node *a, const Node *b)
     return same_kind(a, b);
 }
 
-/* Two bodies that mean the same: operands are nodes of one number. */
+/* Are two bodies equal, with operands compared by node number? */
 static int same_body(Graph *a, Graph *b)
 {
     if (a == b || !a || !b)
@@ -521,10 +520,10 @@ static int mergeable(const Node *n)
            !is_transfer(n);
 }
 
-/* Nodes by what they are; first: buckets, a power of two of them, 1 + the index
- * in `node` of the last node of it. Small, as passes tidy all the time. */
+/* Hash set of nodes. first: [power of two] buckets, 1 + index in `node` of the
+ * bucket's last node. Small, since passes tidy often. */
 typedef struct NodeSet {
-    uint32_t mask, *first, *next, *hash; /* next, hash: by index */
+    uint32_t mask, *first, *next, *hash; /* next, hash: per index */
     Node *const *node;
 } NodeSet;
 
@@ -541,7 +540,8 @@ static NodeSet node_set(Arena *scratch, const Graph *g)
                       .node = g->node };
 }
 
-/* The earlier node equal to the i-th, or this one, which is added. */
+/* Returns the earlier node equal to node i, or node i itself after adding
+ * it. */
 static Node *canonical(NodeSet *set, uint32_t i)
 {
     Node *n = set->node[i];
@@ -556,7 +556,7 @@ static Node *canonical(NodeSet *set, uint32_t i)
     return n;
 }
 
-/* What stands for a value that a model marked is marked. */
+/* Copies a model's marks from a merged node to the node that replaces it. */
 static void mark_like(Graph *g, Node *n, const Node *gone)
 {
     unsigned one = gone->scope->marks & MARKSONE;
@@ -613,8 +613,9 @@ static int has_root(const Graph *g)
     return 0;
 }
 
-/* Operands stand before users, so one backward sweep marks everything; a body
- * (no sinks) keeps what its last node needs, and its arguments. */
+/* Drops dead nodes. Operands precede users, so one backward sweep marks all
+ * live nodes; a body (no sinks) keeps its last node's operands and its
+ * arguments. */
 static void drop_dead(Graph *g)
 {
     size_t n = vec_len(g->node), k = 0;
@@ -658,7 +659,7 @@ static const char *stem(const Node *n)
     return optab[n->op].name;
 }
 
-/* Put together in `text`, which it overwrites. */
+/* Composes the name in `text`, which it overwrites. */
 static const char *base_name(Text *text, const Node *n)
 {
     const char *last;
@@ -704,7 +705,7 @@ void g_names(Graph *g)
         if (n->name)
             continue;
         const char *base = base_name(&text, n), *name = base;
-        void **last = table_at(next, KEYP(base)); /* its last number */
+        void **last = table_at(next, KEYP(base)); /* last number of this name */
         uintptr_t k = (uintptr_t)*last;
         for (k = k ? k : 1; table_get(used, KEYP(name));)
             name = numbered(&text, base, (int)++k);

@@ -1,7 +1,7 @@
-/* infer.c: axes and sizes of a node from its operands. Because axes have
- * names, one rule per class does nearly everything; the switch in rule() lists
- * the rest. Wrong sizes are the user's fault and end in err() at the node's
- * place, with a note where the other size came from. */
+/* infer.c: infers axes and sizes of a node from its operands. Axes have names,
+ * so one rule per class covers nearly all ops; the switch in rule() has the
+ * others. Wrong sizes are errors of the user: err() at the node's place, with a
+ * note where the other size came from. */
 #include "graph.h"
 
 typedef struct Dims {
@@ -54,7 +54,7 @@ static void clash(Graph *g, const Node *n, const Axis *a, int k0, int k1)
         y->dim[dim_of(y, a)].n, k1 + 1);
 }
 
-/* Shared axes of all operands agree in size. */
+/* Checks that shared axes of all operands have equal sizes. */
 static void agree(Graph *g, const Node *n, int nin)
 {
     for (int k = 1; k < nin; k++)
@@ -109,8 +109,8 @@ static int are_dims(const Node *n, const Dim *d, int nd)
     return n->nd == nd && !memcmp(n->dim, d, (size_t)nd * sizeof *d);
 }
 
-/* Union of the operands' axes, in the order of the first operand that has them
- * all, else of first appearance. */
+/* Returns the union of the operands' axes, in the order of the first operand
+ * that has all of them, otherwise in order of first appearance. */
 static Dims unite(Graph *g, const Node *n, int nin)
 {
     Dims s;
@@ -180,7 +180,7 @@ static Dims rename_dims(const Node *n)
 
     if (from->n != to->n)
         err(n->loc, "rename: %d axes become %d", from->n, to->n);
-    for (int k = 0; k < from->n; k++) /* at once: names may change places */
+    for (int k = 0; k < from->n; k++) /* at once: names may be swapped */
         s.d[dim_of(n->in[0], from->v[k])].a = to->v[k];
     for (int i = 0; i < s.n; i++)
         for (int k = 0; k < i; k++)
@@ -190,8 +190,8 @@ static Dims rename_dims(const Node *n)
     return s;
 }
 
-/* Sizes of the axes a split makes: as declared, or kept from an earlier infer;
- * one may be left to the division. */
+/* Returns the dims of a split: declared sizes, or those of an earlier infer;
+ * one may follow by division. */
 static Dims split_dims(Graph *g, const Node *n)
 {
     const Node *a = n->in[0];
@@ -238,8 +238,8 @@ int are_neighbours(const Node *a, const Axes *axes)
     return 1;
 }
 
-/* A merge is a view only of neighbours: put the axes together first, where the
- * first of them stands. The permute goes before n in the program. */
+/* A merge is a view only if the axes are neighbours: inserts a permute before n
+ * that moves them to the place of the first one. */
 static void gather_axes(Graph *g, Node *n)
 {
     Node *a = n->in[0], *p = g_node(g, Opermute, n->loc, 1, &a);
@@ -306,8 +306,8 @@ static Dims concat_dims(Graph *g, const Node *n)
     return s;
 }
 
-/* Are the axes of x those listed from v on, and is it cut along axes of its
- * own? Moves v and cut on. unpack's lists lie where pack's do. */
+/* Are the axes of x those listed from v on, and is it sharded along its own
+ * axes? Advances v and cut. unpack's lists have pack's layout. */
 static void listed(const Node *n, const Node *x, int *v, int *cut, int ncut)
 {
     const struct pack_attrs *t = &n->at.pack;
@@ -329,7 +329,7 @@ static int cuts_of(const Node *bucket)
     return __builtin_popcount(bucket->dim[0].a->atoms) * (bucket->nd > 1);
 }
 
-/* The node's own axes, [own flat] or [flat]. */
+/* Returns the dims of a pack, [own flat] or [flat]. */
 static Dims pack_dims(const Node *n)
 {
     int v = 0, cut = 0;
@@ -362,7 +362,7 @@ static Dims unpack_dims(const Node *n)
     return dims_of(n);
 }
 
-/* Indices' axes first, then what is left of the indexed tensor. */
+/* Returns the indices' axes, then the remaining axes of the indexed tensor. */
 static Dims gather_dims(Graph *g, const Node *n)
 {
     need_one(g, n, 0, n->at.gather.axis);
@@ -378,8 +378,8 @@ static int64_t rows_of(const Node *map)
     return g_elems(map->in[0]);
 }
 
-/* [row, what x has besides the token axes and top]; rows in blocks are those of
- * a rank after those of another. */
+/* Returns [row, axes of x except the token axes and top]; rows in blocks are
+ * ordered by rank. */
 static Dims dispatch_dims(Graph *g, const Node *n)
 {
     const Node *x = n->in[0], *map = n->in[1], *e = map->in[0];
@@ -437,7 +437,7 @@ static Dims gmm_wgrad_dims(const Node *n)
     return s;
 }
 
-/* The route node whose rows n is laid out in. */
+/* Returns the route node whose rows n has; null: none. */
 static Node *row_map(const Node *n, const Dims *dims)
 {
     const Node *of = n->op == Opart ? n->in[0] : n;
@@ -522,7 +522,8 @@ Axis *n_pairs(const Node *n)
                                   : NULL;
 }
 
-/* As many axes as the layout cuts, none of them ragged. */
+/* Checks that the blocked axes are as many as the layout's, none of them
+ * ragged. */
 static void check_blocks(const Node *n)
 {
     const struct amax_attrs *t = &n->at.amax;
@@ -541,8 +542,8 @@ static void check_blocks(const Node *n)
                 opname(n));
 }
 
-/* Two numbers an element where the dtype says so, reals elsewhere; axes that
- * are made are new. */
+/* Checks dtypes: packed pairs need two numbers an element, others are reals;
+ * axes of the result must be new. */
 static void check_elements(Graph *g, const Node *n)
 {
     const struct amax_attrs *t = &n->at.amax;
@@ -564,7 +565,7 @@ static void check_elements(Graph *g, const Node *n)
     }
 }
 
-/* Each of axes by the axis of its blocks, or gone. */
+/* Replaces each blocked axis by the axis of its blocks, or removes it. */
 static Dims amax_dims(const Node *n, Dims s)
 {
     const struct amax_attrs *t = &n->at.amax;
@@ -582,7 +583,7 @@ static Dims amax_dims(const Node *n, Dims s)
     return s;
 }
 
-/* Blocks of 16, all of them whole. */
+/* Returns x's dims after checking that the axis has whole blocks of 16. */
 static Dims hadamard_dims(Graph *g, const Node *n)
 {
     Dims s = dims_of(n->in[0]);
@@ -598,7 +599,7 @@ static Dims hadamard_dims(Graph *g, const Node *n)
     return s;
 }
 
-/* The scales must be those of the values' blocks. */
+/* Checks that the scales have the dims of the values' blocks. */
 static void check_scales(const Graph *g, const Node *n, const Node *s,
                          const Dims *want)
 {
@@ -641,7 +642,7 @@ static Dims scaled_dims(Graph *g, const Node *n)
     return out;
 }
 
-/* The node's own, whose blocks the operand's are. */
+/* Returns the dims of a spread: its own axes, whose blocks the operand has. */
 static Dims spread_dims(const Graph *g, const Node *n)
 {
     Dims s = dims_of(n), want = amax_dims(n, s);
@@ -715,7 +716,7 @@ static Dims rule(Graph *g, Node *n)
     }
 }
 
-/* Keep an order of the same axes that the builder chose. */
+/* Sets n's dims; keeps the builder's order of the same axes. */
 static void set_dims(Node *n, const Dims *dims)
 {
     int same = n->nd == dims->n;

@@ -1,9 +1,8 @@
 /* matrix.c: a dot as matrix products. Its axes are of four kinds: in both
  * operands and the result (batch), in one operand and the result (M, N), in
- * both operands only (K). Axes of a kind that lie one inside the other
- * everywhere count as one. What is left must fit C = A x B with one M, one N,
- * one K, each matrix contiguous along one of its sides, and at most three
- * loops outside. */
+ * both operands only (K). Axes of a kind that are nested in all three tensors
+ * are merged. The result must fit C = A x B with one M, N and K, each matrix
+ * contiguous along one of its sides, and at most three outer loops. */
 #include "graph.h"
 
 typedef struct Side {
@@ -58,8 +57,8 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* Rows x cols of a matrix with strides sr, sc: 0 as it is, 1 stored transposed,
- * -1 neither. */
+/* Returns the orientation of matrix i [rows cols]: 0 as stored, 1 stored
+ * transposed, -1 neither. *ld: leading dimension. */
 static int orient(const Side *r, const Side *c, int i, int64_t *ld)
 {
     int64_t sr = r->n == 1 ? 0 : r->s[i], sc = c->n == 1 ? 0 : c->s[i];

@@ -1,5 +1,5 @@
-/* op.c: the op table. Rows of ops.def and functions.def are texts; they are
- * read once, before main, into OpInfo. */
+/* op.c: the op table. Rows of ops.def and functions.def are texts, which are
+ * parsed into OpInfo once, before main. */
 #include "graph.h"
 
 /* clang-format off */
@@ -61,7 +61,7 @@ static int count_words(const char *s)
     return n;
 }
 
-/* E("dy * b", "0") -> the trees of the texts between quotes; "0": null */
+/* Parses the quoted texts of E("dy * b", "0") to trees; "0": null. */
 static void read_exprs(const OpInfo *info, const char *s,
                        const ScalarExpr **out)
 {
@@ -74,7 +74,7 @@ static void read_exprs(const OpInfo *info, const char *s,
     }
 }
 
-/* Texts name ops, so all names come before them. */
+/* Parses the texts of a row, after all names, since texts name ops. */
 static void read_texts(OpInfo *info, const char *grad, const char *lower)
 {
     info->gradkind = !strcmp(grad, "NONE") ? 0 : grad[0];
@@ -84,7 +84,7 @@ static void read_texts(OpInfo *info, const char *grad, const char *lower)
         read_exprs(info, lower, &info->expr);
 }
 
-/* Gradients that follow from what the op computes. */
+/* Derives gradients from the op's expression. */
 static void derive(Op op)
 {
     OpInfo *info = &optab[op];

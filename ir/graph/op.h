@@ -7,8 +7,8 @@
 typedef enum Op {
     NOP = -1,
 #include "op_names.h" /* O<op> of each row; the build expands op_names.in */
-    NNAMED,           /* from here on: ops of functions.def, up to op_count */
-#ifdef FUNCTION       /* tests name them */
+    NNAMED,           /* then ops of functions.def, up to op_count */
+#ifdef FUNCTION       /* names for tests */
     BEFORE_FUNCTIONS = NNAMED - 1,
 #include "functions.def"
     NALLOPS
@@ -28,7 +28,7 @@ typedef enum OpClass {
     SINK  /* accumulators, writes of state, results */
 } OpClass;
 
-/* Of kernels: one generator each. */
+/* Families of kernels, one generator each. */
 typedef enum Family {
     FAMloop, /* fused elementwise, views, moves, reductions */
     FAMgemm,
@@ -45,12 +45,12 @@ typedef enum Family {
     FAMfake_quantize,
     FAMcomm,
     FAMzero,
-    FAMcopy, /* between the memories of device and host */
+    FAMcopy, /* copies between device and host memory */
     FAMnone, /* none: a view, costs nothing */
     NFAMILY
 } Family;
 
-/* What an attribute is; its text is of that form. */
+/* Type of an attribute, which determines its text form. */
 typedef enum AttrType {
     ATint,
     ATreal,
@@ -66,17 +66,17 @@ typedef enum AttrType {
     ATstepvalue
 } AttrType;
 
-/* Must it be said; and an axis, has it a meaning for every op? See ops.def. */
+/* Is the attribute required? For an axis: its role in the op. See ops.def. */
 typedef enum AttrUse { ATmay, ATmust, ATwhole, ATnew } AttrUse;
 
 typedef struct AttrInfo {
     const char *name;
     AttrType type;
     AttrUse use;
-    size_t at; /* in Attrs */
+    size_t at; /* offset in Attrs */
 } AttrInfo;
 
-/* Attributes that several ops have, for attr.c. */
+/* Attributes of several ops, for attr.c. */
 typedef enum SharedAttr {
     SHaxis,
     SHaxes,
@@ -88,32 +88,31 @@ typedef enum SharedAttr {
 
 enum { MAXIN = 24 };
 
-/* ---- scalar_expr.c: what an elementwise op computes of an element -------- */
+/* ---- scalar_expr.c: expressions of elementwise ops ----------------------- */
 
-/* What stands between operands in C: an operator, or a function of kernels that
- * is no op. */
+/* A C operator, or a function of kernels that is not an op. */
 typedef struct ScalarWord {
     const char *text;
-    int level; /* how closely it binds: 1 ?:, 2 || .. 9 unary, SCALARCALL */
+    int level; /* precedence: 1 ?:, 2 || .. 9 unary, SCALARCALL */
     int nin;
-    Op op; /* NOP: of kernels only */
+    Op op; /* NOP: only kernels have it */
 } ScalarWord;
 
 typedef enum ScalarKind {
     SCoperand,
-    SCresult, /* in gradients: the op's result, */
-    SCgrad,   /* and the gradient of it */
+    SCresult, /* gradients: the op's result, */
+    SCgrad,   /* and the gradient of the result */
     SCnumber,
     SCop
 } ScalarKind;
 
-/* A tree; equal ones are one object, which nothing changes. */
+/* An immutable tree; equal trees are one object. */
 enum { SCALARIN = 4, SCALARCALL = 10 };
 typedef struct ScalarExpr ScalarExpr;
 struct ScalarExpr {
     ScalarKind kind;
-    int operand;         /* its number */
-    const char *literal; /* a number as it was written, and its value */
+    int operand;         /* number of the operand */
+    const char *literal; /* text of a number; its value */
     double number;
     Op op; /* NOP: only kernels have it */
     int n;
@@ -121,14 +120,14 @@ struct ScalarExpr {
     const ScalarExpr *in[SCALARIN];
 };
 
-/* names: of operands, one letter each, "c a b". */
+/* Parses a text. names: one letter per operand, "c a b". */
 const ScalarExpr *scalar_parse(const char *text, const char *names);
-/* With what every op in it computes in its place, down to operators of C and
- * primitives: ops of which kernels have a function. */
+/* Expands every op to its expression, down to C operators and primitives, the
+ * ops that kernels have as functions. */
 const ScalarExpr *scalar_open(const ScalarExpr *scalar);
 int scalar_is_primitive(Op op);
-/* The gradient of operand k of an op; null: none. By the chain rule where the
- * op's row leaves it to its expression. */
+/* Returns the gradient of operand k of an op; null: none. AUTO rows use the
+ * chain rule. */
 const ScalarExpr *scalar_grad(Op op, int k);
 
 typedef enum OpTrait {
@@ -146,22 +145,22 @@ typedef struct OpInfo {
     const char *operands; /* "a b" */
     int nattr;
     const AttrInfo *attr;
-    const AttrInfo *shared[NSHARED]; /* null: it has none such */
-    unsigned special;                /* OpTrait: see ops.def */
+    const AttrInfo *shared[NSHARED]; /* null: the op lacks it */
+    unsigned special;                /* bit set of OpTrait: see ops.def */
     char gradkind;             /* 'E' expressions, 'A' auto, 'F' function, 0 */
-    const ScalarExpr *grad[3]; /* 'E': by operand; null: none */
-    const ScalarExpr *expr;    /* elementwise: opened; null: no expression */
-    const char *grad_text, *value_text; /* as in the row, for help */
+    const ScalarExpr *grad[3]; /* 'E': per operand; null: none */
+    const ScalarExpr *expr;    /* elementwise: expanded; null: no expression */
+    const char *grad_text, *value_text; /* texts of the row, for help */
     Family fam;
 } OpInfo;
 
 extern const int op_count;
-extern OpInfo optab[];          /* read only; made from the rows at start */
+extern OpInfo optab[];          /* read-only after start */
 int op_named(const char *name); /* -1: none */
 static inline int op_is(Op op, OpTrait trait)
 {
     return (optab[op].special & trait) != 0;
 }
-int op_calls(Op op); /* it is made of a function, dearer than a load */
+int op_calls(Op op); /* does it call a function, dearer than a load? */
 
 #endif

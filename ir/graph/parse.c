@@ -1,5 +1,5 @@
-/* parse.c: text to graph, the inverse of print.c. The text is written by us or
- * by hand, so what is wrong in it is err() with file and line.
+/* parse.c: parses a graph's text, the inverse of print.c. The text may be
+ * written by hand, so its errors are err() with file and line.
  *
  *     text    = { graph } { "source" file bytes newline text newline }
  *     graph   = "graph" name program level [ "after" pass ] [ turns ]
@@ -7,19 +7,19 @@
  *     class   = "activations" | "moments" | "masters"     (of train.offload)
  *     turns   = "alone" | "pairs" | "paired"
  *     item    = option | mesh | stage | axis | param | hf | def | nodes
- *     option  = "option" key value               (the command line's go first)
+ *     option  = "option" key value            (the command line overrides it)
  *     mesh    = "mesh" "world=" int "order=" word { axis "=" int }
  *     stage   = "role" int "/" int | "calls" { call }
  *             | "slots" { call ":" micro-batch [ "+" ] }     (+: a pair)
- *     call    = ( "F" | "B" | "I" | "W" ) chunk, for transfers after "send." or
- *               "recv." or "wait." and with "." chunk behind
+ *     call    = ( "F" | "B" | "I" | "W" ) chunk; transfers: "send.", "recv." or
+ *               "wait." before it and "." chunk after it
  *     axis    = "axis" name ( size | "(" usual ")" ) [ "root=" name ]
  *               [ "zigzag" ] [ "parts=" int ] [ "of=" names ] places  (usual:
  *               not declared)
  *     param   = ( "param" | "state" | "master" | "m" | "v" ) path init number
  *               [ "of=" path ] [ "expert=" axis ] [ "bucket=" name "at=" int ]
  *               [ "copy" ] type places
- *     hf      = as in a plan (plantext.c)
+ *     hf      = see plantext.c
  *     def     = "def" name "{" { nodes } "}"      the body of a composite
  *     nodes   = region ":" | call ":" | node
  *     node    = "%" name "=" op [ def ] { "%" operand } { attr } [ type ]
@@ -30,8 +30,8 @@
  *     places  = [ "!" file:line { "<" file:line } ]         (the caller's next)
  *
  * Attributes are those of the op's row in ops.def, and again, piece, kernel and
- * host of any node; map, part and scope are written only when they are not what
- * text_map() and text_scope() say, marks where a model made some. */
+ * host of any node; map, part and scope are written only if they differ from
+ * text_map() and text_scope(), marks if there are some. */
 #include "graph.h"
 #include "../settings/keys.h"
 
@@ -41,7 +41,7 @@ static void read_option(GraphReader *reader)
 {
     const char *key = lex_word(&reader->x), *value = lex_word(&reader->x);
 
-    opts_set(opts_new(reader->x.arena), key, value, NULL); /* is it a key? */
+    opts_set(opts_new(reader->x.arena), key, value, NULL); /* checks the key */
     if (!reader->g->opts)
         reader->g->opts = opts_new(reader->g->arena);
     if (!opts_given(reader->g->opts, key))
@@ -92,7 +92,7 @@ static void read_slot(GraphReader *reader)
     vec_push(reader->g->arena, reader->g->slot, t);
 }
 
-/* units = kind { path } */
+/* Reads units = kind { path }. */
 static void read_units(GraphReader *reader)
 {
     const char *s = lex_word(&reader->x);
@@ -129,7 +129,8 @@ static void declare_axis(GraphReader *reader, const char *name)
     reader->g->naxis++;
 }
 
-/* All axes first, in their order: a root may be declared below its use. */
+/* Creates all axes in their order first: a root may be declared after its
+ * use. */
 static void declare_axes(GraphReader *reader)
 {
     Lex x = reader->x;
@@ -222,7 +223,7 @@ static void read_param(GraphReader *reader, TensorKind kind)
     vec_push(reader->g->arena, reader->g->param, v);
 }
 
-/* def = "def" name "{" { nodes } "}" */
+/* Reads def = "def" name "{" { nodes } "}". */
 static void read_def(GraphReader *reader)
 {
     const char *name = lex_word(&reader->x);
@@ -308,8 +309,8 @@ static void read_head(GraphReader *reader)
     declare_axes(reader);
 }
 
-/* One graph; lex stands behind it afterwards. first: of the same text, whose
- * scopes are this graph's too; or null. */
+/* Reads one graph. first: graph of the same text that shares its scopes, or
+ * null. */
 static Graph *read_graph(Arena *a, Lex *lex, Opts *opts, Table *axis,
                          const Graph *first)
 {

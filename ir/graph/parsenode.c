@@ -1,5 +1,5 @@
-/* parsenode.c: the lines of a graph's text that are nodes. parse.c has the
- * grammar of the whole, and reads what stands before them. */
+/* parsenode.c: parses nodes of a graph's text. parse.c has the whole grammar
+ * and parses the lines before the nodes. */
 #include "graph.h"
 
 /* ---- names --------------------------------------------------------------- */
@@ -20,7 +20,7 @@ static Axes read_axes(GraphReader *reader)
     return (Axes){ (int)vec_len(v), v };
 }
 
-/* After "%": a node that stands above. */
+/* Reads an operand after "%": an earlier node. */
 static Node *read_operand(GraphReader *reader)
 {
     const char *name = lex_word(&reader->x);
@@ -70,7 +70,7 @@ const Loc *parse_places(GraphReader *reader)
 
 /* ---- types --------------------------------------------------------------- */
 
-/* type = dtype "[" { axis [ "=" size ] } "]" */
+/* Reads type = dtype "[" { axis [ "=" size ] } "]". */
 int parse_type(GraphReader *reader, Dtype *dt, Dim *dim, int *nd)
 {
     Lex at = reader->x;
@@ -130,14 +130,14 @@ static void read_value(GraphReader *reader, const AttrInfo *info, void *v)
     }
 }
 
-/* What text_map() and text_scope() do not say; attributes said, a bit each. */
+/* Explicit map and scope, and a bit for each attribute read. */
 typedef struct NodeExtra {
-    int map, part; /* -1: by the path */
+    int map, part; /* -1: default of the path */
     const char *scope;
     unsigned said, marks;
 } NodeExtra;
 
-/* A name may stand elsewhere: attrs_wrong() looks. */
+/* Checks required attributes; attrs_wrong() checks names. */
 static void need_attrs(const GraphReader *reader, const Node *n,
                        const NodeExtra *extra)
 {
@@ -240,7 +240,7 @@ static const char *body_stem(GraphReader *reader, const char *name)
     return internn(name, (size_t)(dot - name));
 }
 
-/* A composite's second word, unless operands or attributes follow at once. */
+/* Reads a composite's body name, unless operands or attributes follow. */
 static void read_body(GraphReader *reader, Node *n)
 {
     Lex at = reader->x;
@@ -283,7 +283,7 @@ static const Scope *read_scope(Graph *g, const NodeExtra *extra,
                     extra->marks);
 }
 
-/* node = "%" name "=" op ... */
+/* Reads node = "%" name "=" op ... */
 static void read_node(GraphReader *reader)
 {
     Node *n = alloc(reader->g->arena, sizeof *n);
@@ -315,12 +315,12 @@ static void read_node(GraphReader *reader)
     const char *wrong = attrs_wrong(reader->x.arena, n);
     if (wrong)
         lex_err(&reader->x, "%s: %s", optab[n->op].name, wrong);
-    if (!typed) /* written by hand: as inferred */
+    if (!typed) /* written by hand: inferred */
         infer(reader->g, n);
     add_node(reader, n);
 }
 
-/* nodes = region ":" | call ":" | node */
+/* Reads nodes = region ":" | call ":" | node. */
 void parse_nodes(GraphReader *reader)
 {
     if (lex_mark(&reader->x, '%')) {

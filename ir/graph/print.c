@@ -1,5 +1,5 @@
-/* print.c: a graph as text. parse.c reads it back and has the grammar; printing
- * what was read gives the same bytes.
+/* print.c: prints a graph as text. parse.c parses it and has the grammar;
+ * printing a parsed graph gives the same bytes.
  *
  *     graph mixtral step logical {
  *       axis  batch   4
@@ -10,13 +10,12 @@
  *     }
  *
  * A node is one line: name, op, operands, attributes, dtype and axes (an axis
- * with its size only when it is not the declared one), the sharding type from
- * level `placed` on, and the place when asked for. Bodies of composites stand
- * in front, each distinct one once.
+ * has its size only if it differs from the declared one), the sharding type
+ * from level `placed` on, and the place if requested. Bodies of composites come
+ * first, each distinct one once.
  *
- * With PRINTfold, scopes that repeat with a number (layers.0, layers.1 ..) and
- * are the same but for that number are printed once. That is for reading
- * only. */
+ * PRINTfold prints numbered scopes (layers.0, layers.1 ..) that differ only in
+ * the number once; such a text cannot be parsed. */
 #include <ctype.h>
 
 #include "graph.h"
@@ -26,15 +25,15 @@ typedef struct GraphPrinter {
     Arena *arena;
     int flags;
     Text bodies;
-    Table *label;          /* body -> its name */
+    Table *label;          /* body -> name */
     Table *bytext, *count; /* (text, stem) -> name; stem -> how many */
     Table *known;
-    Axis **axis;  /* all axes seen, the graph's own first */
-    Table *usual; /* undeclared axis -> its size when first met */
+    Axis **axis;  /* all axes seen, those of the graph first */
+    Table *usual; /* undeclared axis -> size at its first use */
     Table *alias; /* nodes of the body being printed -> name */
 } GraphPrinter;
 
-/* ---- what the text leaves out -------------------------------------------- */
+/* ---- defaults, which are not printed ------------------------------------- */
 
 const char *text_scope(const char *name)
 {
@@ -98,7 +97,7 @@ void print_dims(Text *out, const Node *n)
     put(out, "]");
 }
 
-/* The size that needs no saying. */
+/* Returns the axis size that is not printed. */
 static int64_t usual(GraphPrinter *printer, const Dim *d)
 {
     if (d->a->n)
@@ -109,7 +108,7 @@ static int64_t usual(GraphPrinter *printer, const Dim *d)
     return (int64_t)(uintptr_t)*size;
 }
 
-/* dtype and axes; nothing for what has no value. */
+/* Returns dtype and axes; "" for a node without a value. */
 static const char *type_text(GraphPrinter *printer, Dtype dt, const Dim *d,
                              int nd)
 {
@@ -142,7 +141,7 @@ static const char *loc_text(GraphPrinter *printer, const Loc *loc)
 
 /* ---- one node ------------------------------------------------------------ */
 
-/* Nodes of a body have names of their own there. */
+/* Returns a node's name; nodes of a body have names inside the body. */
 static const char *name_of(GraphPrinter *printer, const Node *n)
 {
     const char *alias =
@@ -157,8 +156,8 @@ static void put_node(GraphPrinter *printer, Text *out, const Node *n)
     put_word(out, name_of(printer, n));
 }
 
-/* Needs no saying: what is optional and not set, a source's name where the node
- * has it too, a composite's where its body says it. */
+/* Is an attribute not printed? Unset optional ones, a source's name equal to
+ * the node's, and those of a composite that its body has. */
 static int is_plain(GraphPrinter *printer, const Node *n, const AttrInfo *info)
 {
     int unsaid = attr_unsaid(n, info);
@@ -275,8 +274,8 @@ static ListingLine *node_lines(GraphPrinter *printer, const Graph *g)
     return v;
 }
 
-/* Nodes in order, with a line "region:" where the region changes from `reg`,
- * "F0:" in a stage's graph for the nodes of a call. */
+/* Prints nodes in order, with a line "region:" where the region changes from
+ * `reg`, and "F0:" before the nodes of a call in a stage's graph. */
 static void put_nodes(GraphPrinter *printer, Text *out, const Graph *g, int reg)
 {
     size_t n = vec_len(g->node);
@@ -301,8 +300,8 @@ static size_t prefix(const char *name, const char *scope)
     return n && !strncmp(name, scope, n) && name[n] == '.' ? n + 1 : 0;
 }
 
-/* A body reads the same wherever it is called: its names without the scope of
- * the call, told apart by a number where that makes them equal. */
+/* Returns names of a body's nodes that do not depend on the call: without its
+ * scope, with a number where names would be equal. */
 static Table *aliases(GraphPrinter *printer, const Graph *graph,
                       const char *scope)
 {
@@ -320,7 +319,7 @@ static Table *aliases(GraphPrinter *printer, const Graph *graph,
     return alias;
 }
 
-/* Give n's body a name; print it unless an equal one has been. */
+/* Names n's body and prints it unless an equal one was printed. */
 static void name_body(GraphPrinter *printer, const Graph *g, const Node *n)
 {
     Text out = { .arena = printer->arena };
@@ -371,7 +370,7 @@ static void put_mesh(Text *out, const Mesh *m)
     put(out, "\n");
 }
 
-/* "role 1/4", the calls, and the table in lines of a few rows. */
+/* Prints "role 1/4", the calls, and the table in lines of a few rows. */
 static void put_stage(Text *out, Arena *a, const Graph *g)
 {
     enum { ROWS = 12 };
@@ -424,7 +423,7 @@ static ListingLine axis_line(GraphPrinter *printer, const Axis *a)
     };
 }
 
-/* All axes met so far; a root or a factor may be met only now. */
+/* Prints all axes seen so far, which may add roots and factors. */
 static void put_axis_lines(GraphPrinter *printer, Text *out)
 {
     ListingLine *v = NULL;
@@ -492,7 +491,7 @@ static void add_unit(GraphPrinter *printer, const Graph *g, const Scope ***v)
     }
 }
 
-/* "units layer layers.0 layers.1", a line each kind. */
+/* Prints "units layer layers.0 layers.1", a line per kind. */
 static void put_units(GraphPrinter *printer, Text *out, const Graph *g)
 {
     const Scope **v = NULL;

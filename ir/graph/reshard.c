@@ -1,14 +1,14 @@
-/* reshard.c: the collectives that take a value from one type to another.
+/* reshard.c: collectives that convert a value from one type to another.
  *
  *     R      -> S(a)   shard_slice       P -> S(a)   reducescatter
  *     P      -> R      allreduce        S(a) -> R   allgather
  *     S(a)   -> S(b)   alltoall
  *
- * An axis cut over several atoms lies with later atoms major, and with those
- * that cut it in pieces above all others (stride_order), so a step may add to
- * an axis only atoms below those that cut it, and remove only its lowest: then
- * what a rank has stays inside, or grows around, what it had. Types whose atoms
- * come in another order are reached through the whole axis. */
+ * An axis sharded over several atoms has later atoms major, and atoms that
+ * divide it in pieces above all others (stride_order). So a step may add only
+ * atoms below those that shard the axis, and remove only the lowest: a rank's
+ * new part is then inside, or contains, its old one. Types with another order
+ * of atoms are reached through the whole axis. */
 #include "graph.h"
 
 static uint32_t cutting(const Mesh *m, const Shard *shard, const Axis *a)
@@ -21,14 +21,15 @@ static uint32_t cutting(const Mesh *m, const Shard *shard, const Axis *a)
     return mask;
 }
 
-/* All atoms of x below all of y along axis a. */
+/* Are all atoms of x below all of y along axis a? */
 static int below(const Mesh *m, const Axis *a, uint32_t x, uint32_t y)
 {
     y = stride_order(m, a, y);
     return !x || !y || stride_order(m, a, x) < (y & -y);
 }
 
-/* Atoms that are still to cut axis b: the topmost run of one present type. */
+/* Returns atoms that must still shard axis b: the topmost run of one current
+ * type. */
 static uint32_t next_into(const Mesh *m, const Shard *shard, const Shard *want,
                           const Axis *axis)
 {
@@ -69,7 +70,7 @@ static int make(Shard *shard, Reshard *reshard, Op op, Axis *a, Axis *axis,
     return 1;
 }
 
-/* Cut axis b further, from the wanted kind of present type. */
+/* Shards axis b further, from the given kind of current type. */
 static int cut_more(const Mesh *m, Shard *shard, const Shard *want,
                     Reshard *reshard, ShardKind from)
 {
@@ -112,7 +113,8 @@ static int reduce_all(const Mesh *m, Shard *shard, const Shard *want,
                         (Shard){ .k = R });
 }
 
-/* Make whole, slowest atoms first: little travels far. */
+/* Gathers one run of atoms, slowest atoms first, so that little data travels
+ * far. */
 static int gather_one(const Mesh *m, Shard *shard, const Shard *want,
                       Reshard *reshard)
 {
@@ -131,8 +133,8 @@ static int gather_one(const Mesh *m, Shard *shard, const Shard *want,
     return 0;
 }
 
-/* No direct step is left: make the axis whole that stands in the way, the one
- * to leave before the one to cut. */
+/* Gathers a blocking axis if no direct step is left: first the axis to unshard,
+ * then the one to shard. */
 static int start_over(const Mesh *m, Shard *shard, const Shard *want,
                       Reshard *reshard)
 {
@@ -146,7 +148,7 @@ static int start_over(const Mesh *m, Shard *shard, const Shard *want,
     return 0;
 }
 
-/* Scalars only: position 0 keeps the value, the others have 0. */
+/* Makes a scalar partial: position 0 keeps the value, the others have 0. */
 static int own(const Mesh *m, Shard *shard, const Shard *want, Reshard *reshard)
 {
     uint32_t mask = 0;

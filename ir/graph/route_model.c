@@ -1,20 +1,20 @@
-/* route_model.c: which experts tokens choose, as far as a plan can know. A
- * token chooses K of E experts, with a router limited to groups from M of G
- * groups of neighbours; a set of experts is as likely as the product of their
- * odds (route.assume): 1 each, 1/(i+1)^s, or from a file. So the probability
- * that a token has no expert in a part is a ratio of sums over sets,
+/* route_model.c: distribution of routing that a plan assumes. A token chooses K
+ * of E experts, by a group-limited router from M of G groups of neighbours; the
+ * probability of a set of experts is proportional to the product of their odds
+ * (route.assume): 1 each, 1/(i+1)^s, or from a file. The probability that a
+ * token has no expert in a part is a ratio of sums over sets,
  *
- *     sum over M groups, K experts of these outside the part, of their odds
+ *     sum over M groups and K of their experts outside the part, of the odds
  *     ----------------------------------------------------------------------
- *     the same of all experts
+ *     the same sum over all experts
  *
- * which one pass over the experts gives, exactly. */
+ * which one pass over the experts computes exactly. */
 #include "graph.h"
 
 /* ---- the choice ---------------------------------------------------------- */
 
-/* What forced_choices.c makes of a choice under route.balance: e * 0 +
- * the pair's expert. */
+/* Is e a choice of forced_choices.c under route.balance: e * 0 + the pair's
+ * expert? */
 static int is_forced(const Node *e)
 {
     return e->op == Oadd && e->in[0]->op == Omul &&
@@ -29,7 +29,8 @@ static int is_none(const Node *n)
     return n->op == Oconst && n->at.constant.value < 0;
 }
 
-/* Of where(c, a, -1) a: a router that leaves some of its choices out. */
+/* Returns a of e = where(c, a, -1), a router that drops some choices; null: e
+ * is not one. */
 static const Node *before_leaving(const Node *e)
 {
     return e->op != Owhere     ? NULL
@@ -60,7 +61,7 @@ double mean_choices(const Graph *g, const Node *e)
     return before_leaving(e) ? mean : 0;
 }
 
-/* ---- what the router is limited to --------------------------------------- */
+/* ---- group-limited routers ----------------------------------------------- */
 
 static const Node *behind_casts(const Node *n)
 {
@@ -69,8 +70,8 @@ static const Node *behind_casts(const Node *n)
     return n;
 }
 
-/* where(any(one_hot(topk of groups)), scores, -inf), merged: how many groups a
- * token may choose from; 0: no such thing. */
+/* Returns the number of groups of a token if merge is where(any(one_hot(topk of
+ * groups)), scores, -inf), merged; 0: it is not. */
 static int64_t kept_groups(const Node *merge, const Axis *groups)
 {
     const Node *w = behind_casts(merge->in[0]), *c;
@@ -160,8 +161,8 @@ double map_choices(const Node *map)
     return t->mean > 0 ? t->mean : top < 0 ? 1 : (double)map->in[0]->dim[top].n;
 }
 
-/* What clone_plan.c makes of a choice: the slot of the expert's clone that
- * takes it, whose odds nothing says. */
+/* Does the map number slots of clones (clone_plan.c), whose odds are
+ * unknown? */
 static int numbers_clones(const Node *map)
 {
     const Node *e = map->in[0];
@@ -190,14 +191,14 @@ RouteModel route_model(Arena *a, const Graph *g, const Node *map, int even)
 
 /* ---- probabilities ------------------------------------------------------- */
 
-enum { MOST = 64 }; /* experts of a token, groups: beyond, all are alike */
+enum { MOST = 64 }; /* experts of a token, groups; beyond it odds are equal */
 
 int64_t route_places(const RouteModel *model)
 {
     return (model->experts + model->parts - 1) / model->parts * model->parts;
 }
 
-/* Does expert i stand at places [first, end)? */
+/* Is expert i at places [first, end)? */
 static int stands_in(const RouteModel *model, int64_t i, int64_t first,
                      int64_t end)
 {
@@ -206,8 +207,7 @@ static int stands_in(const RouteModel *model, int64_t i, int64_t first,
     return at >= first && at < end;
 }
 
-/* Sums over sets of 0 .. many experts of [from, to) that stand outside [first,
- * end). */
+/* Sums over sets of 0 .. many experts of [from, to) outside [first, end). */
 static void sets_of(const RouteModel *model, int64_t many, int64_t from,
                     int64_t to, int64_t first, int64_t end, double *e)
 {
@@ -222,7 +222,7 @@ static void sets_of(const RouteModel *model, int64_t many, int64_t from,
 static double sets_outside(const RouteModel *model, int64_t many, int64_t first,
                            int64_t end)
 {
-    double sum[MOST + 1][MOST + 1]; /* by groups and experts so far */
+    double sum[MOST + 1][MOST + 1]; /* [groups][experts] so far */
     double e[MOST + 1];
     int64_t size = model->experts / model->groups;
 
@@ -238,8 +238,8 @@ static double sets_outside(const RouteModel *model, int64_t many, int64_t first,
     return sum[model->kept][many];
 }
 
-/* Of a mean that is no whole number the numbers beside it: of all mixtures
- * with that mean the one that hits most. */
+/* Interpolates between the two neighbouring integers of a fractional mean: of
+ * all mixtures with this mean it has the largest probability. */
 double route_hit(const RouteModel *model, int64_t first, int64_t n)
 {
     int64_t few = (int64_t)model->chosen;
@@ -267,7 +267,7 @@ double route_pairs(const RouteModel *model, int64_t first, int64_t n)
 
 double route_skew(const RouteModel *model, int64_t ranks)
 {
-    int64_t n = route_places(model) / ranks; /* of those equals share */
+    int64_t n = route_places(model) / ranks; /* places of an equal share */
     double most = 0,
            equal = model->chosen / ((double)model->experts / (double)n);
 

@@ -1,7 +1,7 @@
-/* row_exchange.c: an exchange of rows as one thing: what lies around its
- * all-to-all belongs to it where ranks reach each other's memory. Blocks are
- * never packed: rows are read where the tokens lie and written to the ranks
- * that they are for, and what comes back is summed as it is read.
+/* row_exchange.c: recognizes row exchanges: an all-to-all with its surrounding
+ * nodes becomes one exchange if ranks access each other's memory. Blocks are
+ * then never packed: rows are read at their tokens and written to their ranks,
+ * and returned rows are summed while they are read.
  *
  *     %b = dispatch %x %m     [src slot d]        sends: rows of x
  *     %s = split %b           [src peer sent d]
@@ -12,11 +12,11 @@
  *     %h = combine %c %m      [tokens to d]
  *     %v = sum %h to
  *
- * m: a map of passes/sharding/exchange.c, which says that it is for this. */
+ * m: a map of passes/sharding/exchange.c, marked for such an exchange. */
 #include "graph.h"
 
-/* A map with a block of as many rows for each rank of the group, that numbers
- * pairs by token, then rank. */
+/* Is map one with an equal block of rows for each rank of the group that
+ * numbers pairs by token, then rank? */
 static int takes_map(const Graph *g, const Node *map, uint32_t atoms,
                      RowExchange *exchange)
 {
@@ -34,7 +34,7 @@ static int takes_map(const Graph *g, const Node *map, uint32_t atoms,
            e->dim[e->nd - 1].a == route_slot(map);
 }
 
-/* Has v the tokens of the map, in its order, before what a row has? */
+/* Has v the map's token axes, in its order, before a row's axes? */
 static int by_token(const Graph *g, const Node *v, const Node *map,
                     RowExchange *exchange)
 {
@@ -51,7 +51,7 @@ static int by_token(const Graph *g, const Node *v, const Node *map,
     return 1;
 }
 
-/* Do all of a rank's rows of b stand in blocks of ranks, in order? */
+/* Are all of a rank's rows of b in blocks of ranks, in order? */
 static int by_block(const Graph *g, const Node *b, const Node *alltoall,
                     const RowExchange *exchange)
 {

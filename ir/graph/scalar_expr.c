@@ -1,4 +1,4 @@
-/* scalar_expr.c: what an elementwise op computes of one element of each
+/* scalar_expr.c: the expression of an elementwise op in one element of each
  * operand, as a tree:
  *
  *     "a * sigmoid(a)"            Omul
@@ -7,14 +7,14 @@
  *                                        |
  *                                    operand 0
  *
- * Texts are C with the names of operands, of ops, and of what only kernels
- * call; in a gradient y is the op's result and dy what comes back to it. Equal
- * trees are one object. */
+ * Texts are C with names of operands, ops and kernel functions; in a gradient y
+ * is the op's result and dy the result's gradient. Equal trees are one
+ * object. */
 #include <ctype.h>
 
 #include "graph.h"
 
-/* Longer texts before those they begin with. */
+/* Longer texts precede their prefixes. */
 static const ScalarWord words[] = {
     { "||", 2, 2, Olor },         { "&&", 3, 2, Oland },
     { "&", 4, 2, NOP },           { "==", 5, 2, Oeq },
@@ -38,7 +38,8 @@ static const ScalarWord choice = { "?", 1, 3, Owhere };
 
 static Table *trees;
 
-/* Compared as bytes: ScalarExpr has no gaps. */
+/* Returns the object of an equal tree. Trees are compared as bytes: ScalarExpr
+ * has no padding. */
 static const ScalarExpr *shared(ScalarExpr e)
 {
     uint64_t h = 0, word[sizeof e / 8];
@@ -76,7 +77,7 @@ static const ScalarExpr *inner(const ScalarWord *word, Op op, int n,
 
 typedef struct ScalarReader {
     const char *s, *text;
-    const char *names; /* of operands: "c a b" */
+    const char *names; /* names of operands: "c a b" */
 } ScalarReader;
 
 static const ScalarExpr *expression(ScalarReader *reader, int level);
@@ -99,7 +100,7 @@ static void need(ScalarReader *reader, const char *word)
             reader->s);
 }
 
-/* The operator of that many operands that comes next, if it is of the level. */
+/* Reads the next operator with nin operands if it has this level; else null. */
 static const ScalarWord *next(ScalarReader *reader, int nin, int level)
 {
     reader->s += strspn(reader->s, " ");
@@ -140,7 +141,7 @@ static const ScalarExpr *named(const ScalarReader *reader, const char *w,
     return leaf(SCgrad, 0);
 }
 
-/* The operator of C that an op is; null: none. */
+/* Returns the C operator of an op; null: none. */
 static const ScalarWord *operator_of(Op op)
 {
     for (int i = 0; i < countof(words); i++)
@@ -201,8 +202,8 @@ static const ScalarExpr *unary(ScalarReader *reader)
                             : named(reader, s, len);
 }
 
-/* What binds at least as closely as `level`: operators of one level from left
- * to right, a choice from right to left. */
+/* Parses an expression of precedence `level` or higher: operators of one level
+ * associate to the left, ?: to the right. */
 static const ScalarExpr *expression(ScalarReader *reader, int level)
 {
     const ScalarExpr *in[3];
@@ -234,9 +235,9 @@ const ScalarExpr *scalar_parse(const char *text, const char *names)
     return e;
 }
 
-/* ---- made of others ------------------------------------------------------ */
+/* ---- substitution -------------------------------------------------------- */
 
-/* e with what stands for its operands, result and gradient. */
+/* Trees that replace operands, result and gradient. */
 typedef struct Meaning {
     const ScalarExpr *const *operand;
     const ScalarExpr *result, *grad;
@@ -294,8 +295,8 @@ int op_calls(Op op)
 
 /* ---- derivatives --------------------------------------------------------- */
 
-/* What comes to operand k when dy comes to e, whose value is y; null: nothing.
- * The rows of the ops in e say how each passes it on. */
+/* Returns the gradient of operand k for gradient dy of e, whose value is y;
+ * null: none. Ops in e pass it on by their rows. */
 static const ScalarExpr *back(const ScalarExpr *e, const ScalarExpr *y,
                               const ScalarExpr *dy, int k)
 {

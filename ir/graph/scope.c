@@ -1,8 +1,8 @@
-/* scope.c: where in a model nodes stand. A scope is one object for each path
- * of a model and set of marks, whoever asks for it; what stands in it is told
- * by the object, so a path is only what people read and part of the names of
- * parameters. Marks (modules, keep, recompute) are of single values; what a
- * pass makes of one stands in its scope, so it has them too.
+/* scope.c: places of nodes in a model. There is one object for each path of a
+ * model and set of marks. Code compares objects; the path is for messages and
+ * names of parameters. Marks (modules, keep, recompute) belong to single
+ * values; nodes that a pass makes from a value are in its scope and so have its
+ * marks.
  *
  *     scope("layers", 3, layer, x)          layers.3          a unit
  *       scope("attn", attend, x)            layers.3.attn     in that unit
@@ -12,7 +12,8 @@
 const char *const unitkinds[] = { "none", "layer", "mtp" };
 const char *const programparts[] = { "model", "backward", "grad", "post" };
 
-/* Scopes outlive a copy of a graph that asks for them (passes/plan/fit.c). */
+/* Allocates a scope, which outlives the copy of a graph that created it
+ * (passes/plan/fit.c). */
 static Scope *new_scope(Graph *g, const char *path, const Scope *up)
 {
     Scope *s = alloc(table_arena(g->scopes[PARTmodel]), sizeof *s);

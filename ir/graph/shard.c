@@ -1,11 +1,12 @@
-/* shard.c: what one rank holds of a tensor. Everything follows from the node's
- * sharding type: a dim sharded over a set of atoms is cut into equal runs, one
- * for each position in the group, where later (slower) atoms are major. What
- * that does not divide has padding, an axis of its own; of the tensor without
- * it ranks then hold two pieces (uneven_pieces).
+/* shard.c: a rank's part of a tensor. It follows from the node's sharding type:
+ * a dim sharded over a set of atoms is divided into equal runs, one for each
+ * position in the group, with later (slower) atoms major. A size that does not
+ * divide is padded, as another axis; a rank's part of the unpadded tensor may
+ * then be two pieces (uneven_pieces).
  *
- * Ragged rows have no size of their own: a rank's capacity is what its tokens
- * can send at most to its experts, known from the type of the route node. */
+ * Ragged rows have no size: a rank's capacity is the largest number of rows
+ * that tokens can send to its experts, which follows from the route node's
+ * type. */
 #include "graph.h"
 
 /* ---- padding ------------------------------------------------------------- */
@@ -38,7 +39,7 @@ static Node *with_number(Graph *g, Op op, Node *x, int64_t v)
     return g_ew(g, op, x->loc, x, g_const(g, x->loc, Di32, (double)v), NULL);
 }
 
-/* How many times v goes into x; exact, since the quotient is whole. */
+/* Returns x / v, which must be an integer. */
 static Node *quotient(Graph *g, Node *x, int64_t v)
 {
     Node *rest = with_number(g, Omod, x, v);
@@ -101,7 +102,7 @@ uint32_t stride_order(const Mesh *m, const Axis *a, uint32_t atoms)
     return (atoms & ~z) | z << MAXATOM;
 }
 
-/* Of a rank. */
+/* Returns the number of pieces of a rank. */
 static int pieces_each(const Mesh *m, const Axis *a, uint32_t atoms)
 {
     return atoms & zigzag_atoms(m, a) ? 2 : 1;
@@ -143,8 +144,9 @@ double expected_rows(const Node *route, const MapLayout *layout)
            (double)unpadded(t->axis)->n * share;
 }
 
-/* Rows of a rank: layout has experts and pairs, in so many micro-batches, all
- * in all of `tokens` tokens. An expert has a token once when `once`. */
+/* Sets the rows of a rank: layout has experts and pairs, in `micros`
+ * micro-batches with `tokens` tokens in all. once: an expert gets a token at
+ * most once. */
 static void capacity(const Node *route, MapLayout *layout, int64_t micros,
                      int64_t tokens, int once)
 {
@@ -202,7 +204,7 @@ Axis *block_axis(const Node *route, int atom)
     return block ? block : axis_cut_over(&route->at.route.peers, atom);
 }
 
-/* Of the tokens that came from others a rank has those that came to it. */
+/* Returns a rank's tokens along d; received tokens count where they are. */
 static int64_t tokens_along(const Graph *g, const Node *route, Dim d)
 {
     int64_t n = cut(g, route, d);
@@ -311,7 +313,7 @@ RankAffine local_start(const Graph *g, const Node *n, int d)
 
 const Shard whole_type[MAXATOM];
 
-/* Of one hash. */
+/* Types with one hash, linked. */
 typedef struct KnownType KnownType;
 struct KnownType {
     Shard sh[MAXATOM];

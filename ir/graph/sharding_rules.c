@@ -1,5 +1,5 @@
-/* sharding_rules.c: how an op may be cut. Over one atom a node can run in
- * several ways; its class and its axis names say which:
+/* sharding_rules.c: sharding strategies of ops. Over one atom a node has
+ * several strategies, which follow from its class and axis names:
  *
  *     dot [t h] x [h f] -> [t f] over h
  *         S(t) R    -> S(t)        t, f: batch, left or right
@@ -8,10 +8,10 @@
  *         R    R    -> R
  *         P    R    -> P           linear in each operand
  *
- * Ragged rows hide axes: over an atom where the route map is cut (by expert, or
- * by a token axis), every tensor of its rows is cut in the same way, and there
- * is one way only. Rows in blocks, and tokens that came in such, have an axis
- * that is cut in the tokens' stead (block_axis). Where the map is whole, rows
+ * Ragged rows hide axes: over an atom that shards the route map (by expert, or
+ * by a token axis), every tensor of its rows is sharded in the same way, the
+ * only strategy. Rows in blocks, and tokens received in blocks, have an axis
+ * that is sharded instead of the tokens (block_axis). If the map is whole, rows
  * behave as any tensor. */
 
 #include "graph.h"
@@ -37,7 +37,7 @@ typedef struct StrategyList {
     int count;
 } StrategyList;
 
-/* A new way with all operands whole. */
+/* Adds a strategy with all operands whole. */
 static ShardStrategy *add(StrategyList *list, Shard out)
 {
     if (list->count == MAXWAY)
@@ -51,7 +51,7 @@ static ShardStrategy *add(StrategyList *list, Shard out)
     return w;
 }
 
-/* Operands that have axis a are cut along it, the others are whole. */
+/* Adds a strategy that shards operands with axis a along it, others whole. */
 static ShardStrategy *add_along(StrategyList *list, Axis *a, Shard out)
 {
     ShardStrategy *w = add(list, out);
@@ -62,7 +62,8 @@ static ShardStrategy *add_along(StrategyList *list, Axis *a, Shard out)
     return w;
 }
 
-/* Partial results pass: of the operands in mask, the others whole. */
+/* Adds a strategy with partial operands in mask, others whole, and a partial
+ * result. */
 static void add_partial(StrategyList *list, Reduce op, unsigned mask)
 {
     ShardStrategy *w = add(list, partial(op));
@@ -125,7 +126,7 @@ static void reduction(StrategyList *list)
     add_partial(list, reduction_of(n->op), 1);
 }
 
-/* dot, gmm, gmm_wgrad: axes of the result, and those summed away. */
+/* dot, gmm, gmm_wgrad: shards axes of the result, or contracted axes. */
 static void product(StrategyList *list)
 {
     const Node *n = list->n;
@@ -143,7 +144,7 @@ static void product(StrategyList *list)
     add_partial(list, Radd, 2);
 }
 
-/* Ops along one whole axis: any other may be cut. */
+/* Ops along one whole axis: shards any other axis. */
 static void beside(StrategyList *list, const Axis *a)
 {
     const Node *n = list->n;
@@ -158,8 +159,7 @@ static void beside(StrategyList *list, const Axis *a)
         add_partial(list, Radd, every(n));
 }
 
-/* An axis in pieces stays so under another name, or as the slow one of those
- * that it is split into. */
+/* Does a zigzag axis stay one: renamed, or as the slowest part of a split? */
 static int keeps_pieces(const Graph *g, int atom, const Axis *axis,
                         const Axis *to)
 {
@@ -169,7 +169,8 @@ static int keeps_pieces(const Graph *g, int atom, const Axis *axis,
     return to == axis || from == into;
 }
 
-/* What axis of its operand is cut as in a view; null: as none. */
+/* Returns the axis of the view that corresponds to the operand's sharded axis;
+ * null: none. */
 static Axis *becomes(const Node *n, Axis *axis)
 {
     int k;
@@ -200,10 +201,9 @@ static void view(StrategyList *list, const Graph *g, int atom)
     add_partial(list, Radd, 1);
 }
 
-/* Of amax, quantize, dequantize, spread: values and what counts their blocks
- * are cut together, where each block is whole on a rank. Of a block that has
- * all of an axis each rank finds the largest that it has, and of magnitudes
- * that it has some of. */
+/* amax, quantize, dequantize, spread: shards values and their blocks together
+ * if each block is whole on a rank. For a block that spans an axis, and for a
+ * partial maximum of magnitudes, each rank finds its own maximum. */
 static void by_blocks(StrategyList *list, const Graph *g, int atom)
 {
     const Node *n = list->n,
@@ -236,7 +236,8 @@ static void by_blocks(StrategyList *list, const Graph *g, int atom)
         add_partial(list, Rmax, 1);
 }
 
-/* a at axis = e. A rank that has some of the axis finds only what it has. */
+/* a at axis = e. A rank with a part of the axis has only that part's
+ * elements. */
 static void gathers(StrategyList *list)
 {
     const Node *n = list->n, *a = n->in[0], *e = n->in[1];
@@ -253,7 +254,7 @@ static void gathers(StrategyList *list)
     add_partial(list, Radd, 1);
 }
 
-/* zeros [axis ..], at axis = e += v. A rank keeps what falls into its part. */
+/* zeros [axis ..], at axis = e += v. A rank keeps the elements of its part. */
 static void scatters(StrategyList *list)
 {
     const Node *n = list->n, *v = n->in[0], *e = n->in[1];
@@ -271,9 +272,9 @@ static void scatters(StrategyList *list)
     add_partial(list, Radd, 1);
 }
 
-/* Over ep's atoms by expert, whole over etp's, over others as the tokens are:
- * a rank sees every token that may come to its experts, of tokens that were
- * sent to peers those that came to it. Rows in blocks are of a rank's own. */
+/* Routes are sharded by expert over ep's atoms, whole over etp's, and like the
+ * tokens over others: a rank has every token that its experts may get, and of
+ * tokens sent to peers those that it received. Rows in blocks are local. */
 static void routes(StrategyList *list, const Graph *g, int atom)
 {
     const Node *n = list->n, *e = n->in[0];
@@ -294,7 +295,7 @@ static void routes(StrategyList *list, const Graph *g, int atom)
         add(list, whole());
 }
 
-/* The route before it in its stash is cut as it is, by experts of its own. */
+/* The previous route in the stash is sharded alike, by its own experts. */
 static void behind_route(StrategyList *list)
 {
     const Node *n = list->n;
@@ -307,7 +308,7 @@ static void behind_route(StrategyList *list)
     }
 }
 
-/* Who is kept is decided among all tokens of a micro-batch. */
+/* Capacity is decided among all tokens of a micro-batch. */
 static void keeps(StrategyList *list)
 {
     for (int i = 0; i < list->n->nd; i++)
@@ -316,7 +317,7 @@ static void keeps(StrategyList *list)
     add(list, whole());
 }
 
-/* Token axes cannot be cut where the map is whole. */
+/* Token axes cannot be sharded if the map is whole. */
 static void between(StrategyList *list)
 {
     const Node *n = list->n, *x = n->in[0], *e = n->in[1]->in[0];
@@ -338,9 +339,9 @@ static int all_partial(const Node *n, int atom)
     return 1;
 }
 
-/* Over an atom of `own` each member is cut along an axis of its own, which the
- * lists name. Over others all are to be reduced together, or all whole, but for
- * the largest of what each rank has. */
+/* Over an atom of `own` each member is sharded along its own axis, which the
+ * lists name. Over others all are partial, or all whole; maxima may be partial
+ * alone. */
 static void packs(StrategyList *list, int atom)
 {
     const Node *n = list->n, *b = n->op == Opack ? n : n->in[0];
@@ -372,7 +373,8 @@ static int sees(const Node *n, int k, const Axis *a)
     return dim_of(n->in[k], a) >= 0;
 }
 
-/* Queries and keys are cut alike, for the ranks to pass keys around. */
+/* Ring attention: queries and keys are sharded alike; ranks pass keys
+ * around. */
 static void attends_ring(StrategyList *list)
 {
     const Node *n = list->n;
@@ -393,8 +395,8 @@ static int may_ring(const Graph *g, int atom)
            opts_int(g->opts, "fold.ring");
 }
 
-/* Any axis of the scores but the key's. The gradient of an operand without the
- * axis is partial. */
+/* Shards any axis of the scores but the key's. The gradient of an operand
+ * without the axis is partial. */
 static void attends(StrategyList *list, const Graph *g, int atom)
 {
     if (list->n->at.attn.ring >> atom & 1 || may_ring(g, atom))
@@ -431,7 +433,7 @@ static void parts(StrategyList *list, int atom)
 
 /* ---- sinks --------------------------------------------------------------- */
 
-/* A bucket of ZeRO-3 is scattered by every micro-batch. */
+/* A bucket of ZeRO-3 is reduce-scattered by every micro-batch. */
 static void accumulates(StrategyList *list, int atom)
 {
     const Node *n = list->n;
@@ -446,7 +448,7 @@ static void accumulates(StrategyList *list, int atom)
     add_partial(list, op, every(n));
 }
 
-/* Each rank has the partial sums of what it holds. */
+/* Each rank sums the squares of its part. */
 static void sums_squares(StrategyList *list)
 {
     const Node *n = list->n, *a = n->in[0];
@@ -474,7 +476,7 @@ static void sinks(StrategyList *list, int atom)
     }
 }
 
-/* ---- rows whose map is cut ----------------------------------------------- */
+/* ---- rows with a sharded map --------------------------------------------- */
 
 static const Node *map_of(const Node *n)
 {
@@ -486,9 +488,9 @@ static const Node *map_of(const Node *n)
     return NULL;
 }
 
-/* How n is cut where its map is cut along axis, an expert or a token axis: rows
- * and map as the map, others along the token axis or what is cut in its stead.
- * Only an expert's weights are cut by expert. */
+/* Returns n's shard if its map is sharded along axis, an expert or a token
+ * axis: rows and map like the map, others along the token axis or its
+ * replacement. Only experts' weights are sharded by expert. */
 static Shard beside_rows(const Node *user, const Node *n, Axis *axis,
                          Axis *block)
 {
@@ -502,7 +504,7 @@ static Shard beside_rows(const Node *user, const Node *n, Axis *axis,
     return block && has_dim(n, block) ? along(block) : whole();
 }
 
-/* The one way over an atom where the map is cut. */
+/* Adds the only strategy over an atom that shards the map. */
 static void ragged(StrategyList *list, const Node *map, int atom)
 {
     const Node *n = list->n;
@@ -515,7 +517,7 @@ static void ragged(StrategyList *list, const Node *map, int atom)
         w->in[k] = beside_rows(n, n->in[k], x, block);
 }
 
-/* ---- all of them --------------------------------------------------------- */
+/* ---- all strategies ------------------------------------------------------ */
 
 static void by_class(StrategyList *list, const Graph *g, int atom)
 {
@@ -535,7 +537,8 @@ static int is_narrow_value(const Node *n)
     return arithmetic_dtype(n->dt) != n->dt;
 }
 
-/* Numbers of a byte are not summed: no rank holds terms of them. */
+/* Drops strategies with partial values of 8-bit dtypes, which cannot be
+ * summed. */
 static void drop_narrow_partials(StrategyList *list)
 {
     const Node *n = list->n;
@@ -616,7 +619,7 @@ static int matches(const Node *n, int atom, const ShardStrategy *strategy)
     return 1;
 }
 
-/* What a collective makes of its operand's type over one atom of its own. */
+/* Does a collective convert type `from` to `to` over one of its atoms? */
 static int reshards(const Node *n, const Shard *from, const Shard *to)
 {
     switch (n->op) {

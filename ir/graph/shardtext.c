@@ -1,20 +1,20 @@
-/* shardtext.c: sharding types and sets of atoms as words, out and in:
+/* shardtext.c: prints and parses sharding types and sets of atoms:
  *
  *     shards  = "@" { where ":" shard }             "@ dp:batch tp:+"
  *     atoms   = where { "," where } | "none"        "tp,dp"
  *     where   = mesh axis | "a" atom
- *     shard   = axis | "+" | "+max" | "+min" | "~"           (not named: whole)
+ *     shard   = axis | "+" | "+max" | "+min" | "~"           (absent: whole)
  * */
 #include "graph.h"
 
 static const char *const terms[] = { "+", "+max", "+min" };
 
-/* ---- out ----------------------------------------------------------------- */
+/* ---- printing ------------------------------------------------------------ */
 
 static const MeshAxis grids[2][4] = { { Mtp, Mcp, Mdp, Mpp },
                                       { Metp, Mep, Medp, Mpp } };
 
-/* The atom that stands for all of mask, -1 when they differ, -2: none. */
+/* Returns an atom that represents all of mask, -1: they differ, -2: none. */
 static int uniform(const Mesh *m, const Shard *sh, uint32_t mask)
 {
     int first = -2;
@@ -39,7 +39,7 @@ static void put_shard(Text *out, const char *where, const Shard *s)
                         : "~");
 }
 
-/* By the axes of one grid when they say it all, else atom by atom. */
+/* Prints by the axes of one grid if they suffice, otherwise atom by atom. */
 const char *shard_text(Arena *a, const Graph *g, const Node *n)
 {
     Text out = { .arena = a };
@@ -93,7 +93,7 @@ void put_atoms(Text *out, const Mesh *m, uint32_t set)
         put(out, "none");
 }
 
-/* ---- in ------------------------------------------------------------------ */
+/* ---- parsing ------------------------------------------------------------- */
 
 Axis *lex_axis(const Lex *lex, const Graph *g, const char *name)
 {
@@ -109,7 +109,7 @@ Axis *lex_axis(const Lex *lex, const Graph *g, const char *name)
     lex_err(lex, "unknown axis '%s'%s", name, did_you_mean(name, all, n));
 }
 
-/* A set of atoms, from the n bytes at s. */
+/* Returns the set of atoms in the n bytes at s. */
 static uint32_t lex_where(const Lex *lex, const Mesh *m, const char *s,
                           size_t n)
 {
