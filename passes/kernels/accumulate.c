@@ -1,23 +1,22 @@
-/* accumulate.c: a sum of products is made in one place. Each product but the
- * first adds to what is there, so that no term is ever stored by itself:
+/* accumulate.c: computes a sum of products in place. Each product but the first
+ * adds to the result, so that no term is stored separately:
  *
  *     %a = dot %x %y                 %a = dot %x %y
  *     %b = dot %v %w                 %s = accum %b %a       b's product adds
- *     %s = add %a %b           =>                           where %a lies
+ *     %s = add %a %b           =>                           to %a's buffer
  *
  *     %s = add %a %b                 %g  = accum %a
  *     %g = accum %s                  %g2 = accum %b %g      read in post
  *
- * Gradients of a parameter that several products read are such sums (an
- * embedding that is the head too, slices of a head), in the order in which the
- * program makes them; scatters that add to little of it behind all others, so
- * that a product stores what they add to. Terms that no product makes come
- * last. */
+ * The gradient of a parameter that several products read is such a sum (a tied
+ * embedding and head, slices of a head), in program order. Scatters that add to
+ * a small part of it follow all products, so that a product stores the initial
+ * value. Terms that no product computes come last. */
 #include "kernels.h"
 
 typedef struct Accumulators {
-    Table *uses;         /* node -> how many read it */
-    Node **term, **rest; /* vecs, of the accumulator at hand */
+    Table *uses;         /* node -> number of readers */
+    Node **term, **rest; /* vecs: of the current accumulator */
 } Accumulators;
 
 static int only_use(const Accumulators *accumulators, const Node *n)
@@ -38,7 +37,7 @@ static int is_product(const Node *n)
     return n->op == Odot || n->op == Ogmm_wgrad || n->op == Oscatter_add;
 }
 
-/* May n be added right where it is made to what lies as `to` does? */
+/* Can the kernel of n add its result to a buffer with the layout of `to`? */
 static int is_term(const Accumulators *accumulators, const Node *n,
                    const Node *to)
 {
@@ -46,7 +45,7 @@ static int is_term(const Accumulators *accumulators, const Node *n,
            (to->dt == Df32 || to->dt == Df64) && n->dt == to->dt;
 }
 
-/* x is added to what `to` holds; like: another such sum. */
+/* Returns the node that adds x to `to`; like: another such sum. */
 static Node *add_to(Graph *g, Node *x, Node *to, const Node *like)
 {
     Node *in[2] = { x, to }, *n = g_node(g, Oaccum, x->loc, 2, in);
@@ -67,7 +66,7 @@ static int goes_on(const Node *n)
     return n->op == Oaccum && n->nin > 1;
 }
 
-/* A sum of two that are products, or such sums, and read by nobody else. */
+/* Replaces a sum of two products, or of such sums, without other readers. */
 static Node *sum(Graph *g, Node *n, Accumulators *accumulators)
 {
     for (int k = 0; k < 2; k++) {
@@ -94,7 +93,7 @@ static int adds_little(const Graph *g, const Node *n)
            2 * local_elems(g, n->in[0]) <= local_elems(g, n);
 }
 
-/* Is term a made after b? */
+/* Does term a come after b in program order? */
 static int comes_after(const Graph *g, const Node *a, const Node *b)
 {
     int little = adds_little(g, a);
@@ -135,7 +134,8 @@ static Node *sum_of_rest(Graph *g, const Accumulators *accumulators,
     return r;
 }
 
-/* acc is the first term's; what post reads is the last. */
+/* Splits acc's operand into terms: acc takes the first one, post reads the last
+ * accumulator. */
 static Node *accumulate(Graph *g, Node *acc, Accumulators *accumulators)
 {
     Node *n = acc;

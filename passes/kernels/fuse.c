@@ -1,38 +1,39 @@
-/* fuse.c: group nodes into kernels.
+/* fuse.c: groups nodes into kernels.
  *
- * Nodes are taken in order. A loop node joins the kernel of an operand, or ties
- * several of them together, when one nest of loops can make them all and no
- * other kernel stands between; else it starts a kernel. What is used outside
- * its kernel is stored, the rest never reaches memory.
+ * Nodes are visited in order. A loop node joins the kernel of an operand, or
+ * merges several of them, if one loop nest can compute all members and no other
+ * kernel must run in between; otherwise it starts a kernel. Values with readers
+ * outside the kernel are stored, others never reach memory.
  *
- * Some nodes belong to no kernel, they are rebuilt wherever they are used:
- * views, constants, iota and what little is made of them only, broadcasts,
- * widening casts, windows, moves between tokens and rows, and small values that
- * kernels over rows read once a row.
+ * Some nodes belong to no kernel and are rebuilt at each use: views, constants,
+ * iota and small values made only of these, broadcasts, widening casts,
+ * windows, moves between tokens and rows, and small values that kernels over
+ * rows read once a row.
  *
  * One nest: let O be the axes that all stored members and all reductions have.
  * O are the kernel's items. It must not be empty unless all are scalars, and
  * each stored member must have O as its slowest axes, so that an item is a run
- * of memory: a softmax or norm with what follows it is a kernel over rows, a
- * sum over the rows (a column sum) takes in only what nobody else needs. A
- * member read at a moved index (a window, a gather) may be rebuilt there only
- * if that repeats no costly work and no item needs another's results. No sum is
- * made at two indices: over other loops its terms come in another order, and a
- * value may be compared with what was made of it (the gradient of a maximum).
+ * of memory: a softmax or norm with its elementwise users is a kernel over
+ * rows, a sum over the rows (a column sum) includes only nodes without other
+ * users. A member read at a moved index (a window, a gather) may be rebuilt
+ * there only if that repeats no costly work and no item needs another's
+ * results. A sum is computed at one index only: other loops would add its terms
+ * in another order, and a value may be compared with a result derived from it
+ * (the gradient of a maximum).
  *
- * A product takes in the accumulator that it feeds; a grouped one, where the
- * target can, another whose sum with it is all that is read, or the update of
- * what its accumulator is the gradient of (product_update.c). A map that makes
- * what is rounded in blocks rounds it too (join_rounding.c). */
+ * A product includes the accumulator that it feeds; a grouped one, if the
+ * target supports it, also a second product of which only the sum is read, or
+ * the optimizer update of its gradient (product_update.c). A map also quantizes
+ * its result (join_rounding.c). */
 #include "kernels.h"
 
-/* A kernel takes in no reader that stands farther off, in nodes other than
- * scalars: what all layers watch for (overflow_fallback.c) stands between a
- * loss and its gradient. A kernel runs where its last member stands: a sum that
- * an accumulator far behind took in would keep what it reads until then. */
+/* Largest distance of a reader that joins a kernel, in nodes that are not
+ * scalars. A kernel runs at its last member, so joining a distant reader would
+ * keep its operands alive until then: the overflow checks of all layers
+ * (overflow_fallback.c) lie between a loss and its gradient. */
 enum { WINDOW = 160 };
 
-/* What stages do together outside calls keeps the order in which it stands. */
+/* Operations between stages outside calls keep their program order. */
 static void find_order(Fuse *fuse)
 {
     Node *last = NULL;
@@ -50,9 +51,10 @@ static void find_order(Fuse *fuse)
     }
 }
 
-/* ---- no kernel between --------------------------------------------------- */
+/* ---- no kernel in between ------------------------------------------------ */
 
-/* Push what the kernel of n (or n itself) needs and the stamp has not seen. */
+/* Pushes the operands of n's kernel (or of n) that this stamp has not
+ * visited. */
 static void push_needs(Fuse *fuse, const Node *n, int stamp, Node ***stack)
 {
     Operand *op = operands_of(fuse, n);
@@ -73,8 +75,8 @@ static void push_needs(Fuse *fuse, const Node *n, int stamp, Node ***stack)
 
 static void raise_users(Fuse *fuse, const Node *n, int id);
 
-/* unit and what needs it now wait for the node of that id. A kernel that has
- * been made may need one that grows later. */
+/* Records that unit and its users now wait for node `id`: a finished kernel may
+ * need one that grows later. */
 static void raise_reach(Fuse *fuse, FuseUnit *unit, int id)
 {
     if (unit->reach >= id)
@@ -91,7 +93,7 @@ static void raise_users(Fuse *fuse, const Node *n, int id)
         FuseUnit *u = unit_of(fuse, x);
         if (u)
             raise_reach(fuse, u, id);
-        else if (x->id < id) /* passed by, not yet to come */
+        else if (x->id < id) /* already visited */
             raise_users(fuse, x, id);
     }
     Node *next = fuse->after[n->id];
@@ -99,9 +101,9 @@ static void raise_users(Fuse *fuse, const Node *n, int id)
         raise_reach(fuse, unit_of(fuse, next), id);
 }
 
-/* Does a kernel outside the set need the set and lead to it? Walk back from
- * what the set reads; what reaches no further than to before the set's first
- * node cannot depend on it. */
+/* Does a kernel outside the set depend on the set and feed it? Walks back from
+ * the set's operands; a kernel that ends before the set's first node cannot
+ * depend on it. */
 static int has_detour(FuseSet *set, int first)
 {
     Fuse *fuse = set->fuse;
@@ -160,7 +162,7 @@ static void add_members(FuseSet *set, FuseUnit *unit)
     }
 }
 
-/* Null when n and the units can be one kernel, else why not. */
+/* Returns null if n and the units can be one kernel, otherwise the reason. */
 static const char *cannot_join(Fuse *fuse, FuseUnit *const *u, int nu, Node *n)
 {
     FuseSet s = { .fuse = fuse, .stamp = ++fuse->stamp };
@@ -184,8 +186,8 @@ static int same_call(const FuseUnit *unit, const Node *n)
     return unit->reg == n->reg && unit->call == n->call;
 }
 
-/* What is recomputed for the backward must not be made, and stored, by a
- * forward kernel. Kernels of n's operands, the latest first. */
+/* Finds the kernels of n's operands, the latest first. Recomputed values must
+ * not be computed, and stored, by a forward kernel. */
 static int candidates(Fuse *fuse, Node *n, FuseUnit **out, int max)
 {
     Operand *op = operands_of(fuse, n);
@@ -251,13 +253,14 @@ static void place_loop(Fuse *fuse, Node *n)
 
 /* ---- writes -------------------------------------------------------------- */
 
-/* Does n read the state, by what mark_readers() has marked? */
+/* Does n read the state, by the marks of mark_readers()? */
 static int reads_state(const FuseSet *set, Node *n, const Node *state)
 {
     return storage(n) == state || set->fuse->seen[n->id] == set->stamp;
 }
 
-/* Marks the nodes of the set that read the state, by others of it too. */
+/* Marks the nodes of the set that read the state, directly or through
+ * others. */
 static void mark_readers(const FuseSet *set, const Node *state)
 {
     for (int more = 1; more;) {
@@ -276,9 +279,9 @@ static void mark_readers(const FuseSet *set, const Node *state)
     }
 }
 
-/* A state is written in place by the kernel that makes its value when that is a
- * plain map, which reads no other element of the state than the one it writes,
- * and no other kernel must both follow it and read the old value. */
+/* Is the kernel a map that reads only the element of the state that it writes?
+ * It can then write the state in place, unless another kernel must run after it
+ * and read the old value. */
 static int is_plain_map(Fuse *fuse, FuseUnit *unit, const Node *state)
 {
     FuseSet s = { .fuse = fuse, .node = unit->node, .stamp = ++fuse->stamp };
@@ -302,8 +305,7 @@ static int is_plain_map(Fuse *fuse, FuseUnit *unit, const Node *state)
     return 1;
 }
 
-/* Must v run after u? By operands, and by what has been decided about
- * writes. */
+/* Must v run after u, by operands and by earlier decisions about writes? */
 static int depends(Fuse *fuse, FuseUnit *v, const FuseUnit *u)
 {
     int stamp = ++fuse->stamp;
@@ -336,7 +338,7 @@ static int depends(Fuse *fuse, FuseUnit *v, const FuseUnit *u)
     return 0;
 }
 
-/* Kernels of unit's region, other than unit, that read the state. */
+/* Adds the other kernels of unit's region that read the state. */
 static void add_readers(Fuse *fuse, const Node *n, const FuseUnit *unit,
                         FuseUnit ***out)
 {
@@ -351,7 +353,8 @@ static void add_readers(Fuse *fuse, const Node *n, const FuseUnit *unit,
     }
 }
 
-/* Is it a result of its kernel, which only n reads, and lies as the state? */
+/* Is the value a result of the kernel that only n reads, with the state's
+ * layout? */
 static int is_own_part(Fuse *fuse, const FuseUnit *unit, const Node *n)
 {
     const Node *v = n->in[1];
@@ -360,7 +363,7 @@ static int is_own_part(Fuse *fuse, const FuseUnit *unit, const Node *n)
            vec_len(fuse->user[v->id]) == 1 && same_order(v, n->in[0]);
 }
 
-/* Can unit, which makes the value of the write n, write the state too? */
+/* Can unit, which computes the value of write n, write the state too? */
 static int may_write(Fuse *fuse, Node *n, FuseUnit *unit,
                      FuseUnit *const *reader)
 {
@@ -378,8 +381,7 @@ static int may_write(Fuse *fuse, Node *n, FuseUnit *unit,
     return 1;
 }
 
-/* What reads a state runs before the kernel that writes it, whichever that
- * is. */
+/* Assigns write n to a kernel. Readers of the state run before that kernel. */
 static void join_write(Fuse *fuse, Node *n)
 {
     FuseUnit *own = unit_of(fuse, n), *u = unit_of(fuse, made_by(n->in[1])),
@@ -434,7 +436,7 @@ Node *joint_sum(const Fuse *fuse, const Node *n)
                : NULL;
 }
 
-/* All that waits for one of the products waits for their sum. */
+/* Users of one of the products wait for their sum. */
 static void take_in_sum(Fuse *fuse, FuseUnit *unit, const Node *n, Node *sum)
 {
     take_in(fuse, unit, sum->in[sum->in[0] == n]);
@@ -442,7 +444,7 @@ static void take_in_sum(Fuse *fuse, FuseUnit *unit, const Node *n, Node *sum)
     unit->last = unit->reach = sum->id;
 }
 
-/* What stands in no kernel is rebuilt there too. */
+/* Nodes in no kernel are rebuilt there too. */
 static void take_in_update(Fuse *fuse, FuseUnit *unit, const Node *x)
 {
     Node **member = product_update(fuse, x);
@@ -513,8 +515,8 @@ static void wait_for(Fuse *fuse, FuseUnit *unit, Node *n)
     }
 }
 
-/* The earliest last node of a kernel and of what waits for it: one that took in
- * a late node keeps nobody waiting. */
+/* Returns the smallest last node of a kernel and its users: a kernel with a
+ * late member must not delay its users. */
 static int due(FuseUnit *unit)
 {
     if (unit->due)
@@ -527,7 +529,8 @@ static int due(FuseUnit *unit)
     return unit->due;
 }
 
-/* Kernels whose operands are there, those that are due earliest first. */
+/* Numbers kernels in order of execution: among those whose operands are
+ * computed, the earliest due first. */
 static void number_units(Fuse *fuse)
 {
     Heap ready = { 0 };

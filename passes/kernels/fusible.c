@@ -1,9 +1,9 @@
-/* fusible.c: may some nodes be one kernel? See the head of fuse.c for the
- * rule; here are kinds of nodes, operands through what no kernel owns, and the
+/* fusible.c: can nodes be one kernel? The head of fuse.c has the rule; this
+ * file has kinds of nodes, operands through nodes of no kernel, and the
  * test. */
 #include "kernels.h"
 
-enum { MEMBER = 1, PASSED }; /* of an exchange: a member, what it rebuilds */
+enum { MEMBER = 1, PASSED }; /* exchange: a member, a rebuilt node */
 
 /* ---- kinds of nodes ------------------------------------------------------ */
 
@@ -51,15 +51,15 @@ static int is_constant(const Fuse *fuse, const Node *x)
     return x->op == Oconst || x->op == Oiota || fuse->clear[x->id] == 2;
 }
 
-/* A stored value much smaller than what the comparison n makes of it. */
+/* Is x stored and much smaller than n, a comparison with it? */
 static int is_small(const Fuse *fuse, const Node *n, const Node *x)
 {
     return op_is(n->op, OPcmp) && !in_loop(fuse, x) && !is_view(x) &&
            4 * local_elems(fuse->graph, x) <= local_elems(fuse->graph, n);
 }
 
-/* Arithmetic on one large tensor and constants for several users: each may as
- * well read what it is made of, and nobody need write it. */
+/* Is n arithmetic on one large tensor and constants, with several users? Each
+ * user can read the tensor instead, so that n is never written. */
 static int is_of_one(const Fuse *fuse, const Node *n)
 {
     enum { LARGE = 1 << 14 };
@@ -77,7 +77,7 @@ static int is_of_one(const Fuse *fuse, const Node *n)
            local_elems(fuse->graph, n) == local_elems(fuse->graph, x);
 }
 
-/* May be rebuilt at each use without a thought; 2: and is made of constants. */
+/* Is n rebuilt at each use? 2: and made only of constants. */
 static int is_clear(const Fuse *fuse, const Node *n)
 {
     switch (n->op) {
@@ -110,7 +110,7 @@ int passes_by(const Fuse *fuse, const Node *n)
     return fuse->clear[n->id] || is_view(n);
 }
 
-/* Is n, or what is made of it for free, used by something that reads memory? */
+/* Does a node that reads memory use n, directly or through rebuilt nodes? */
 static int memory_use(const Fuse *fuse, const Node *n)
 {
     for (size_t i = 0; i < vec_len(fuse->user[n->id]); i++) {
@@ -123,7 +123,7 @@ static int memory_use(const Fuse *fuse, const Node *n)
     return 0;
 }
 
-/* ---- operands through what is clear -------------------------------------- */
+/* ---- operands through rebuilt nodes -------------------------------------- */
 
 static Axis **with(const Fuse *fuse, Axis **v, Axis *a)
 {
@@ -137,8 +137,8 @@ static Axis **with(const Fuse *fuse, Axis **v, Axis *a)
     return w;
 }
 
-/* A number for where operand k of n is read, n being read at `path`: another
- * one as soon as the index may be another. */
+/* Returns a number for the index of operand k of n, if n is read at `path`; it
+ * differs if the index may differ. */
 static uint64_t path_of(const Node *n, int k, uint64_t path)
 {
     uint64_t h = mix64(path, (uint64_t)n->op);
@@ -155,7 +155,7 @@ static Axis **with_all(const Fuse *fuse, Axis **v, const Axes *axes)
     return v;
 }
 
-/* Operand k of n, which is itself read as `at` says. */
+/* Returns operand k of n, which is read as described by `at`. */
 static Operand operand_at(const Fuse *fuse, const Node *n, int k,
                           const Operand *at)
 {
@@ -216,7 +216,8 @@ static int add_operand(const Fuse *fuse, Operand **v, Operand o)
     return 1;
 }
 
-/* Each operand once, by whatever number of ways: `by` are those passed by. */
+/* Visits each operand once, however many paths lead to it; `by`: nodes
+ * passed. */
 static void walk(const Fuse *fuse, const Node *n, const Operand *at,
                  Operand **by, Operand **out)
 {
@@ -267,7 +268,7 @@ int set_has(const FuseSet *set, const Node *n)
            (u && u->seen == set->stamp);
 }
 
-/* Is n needed by anything but the set? */
+/* Has n users outside the set? */
 int is_stored(const FuseSet *set, const Node *n)
 {
     if (optab[n->op].cls == SINK)
@@ -283,7 +284,7 @@ int is_stored(const FuseSet *set, const Node *n)
     return 0;
 }
 
-const Node *layout_of(const Node *n) /* dims of what it stores */
+const Node *layout_of(const Node *n) /* the node with the stored dims */
 {
     return n->op == Owrite ? n->in[0] : n;
 }
@@ -319,7 +320,7 @@ static void keep_common(AxisSet *s, const AxisSet *t)
     s->n = k;
 }
 
-/* Are set the slowest axes of n? */
+/* Are the axes of set the slowest axes of n? */
 int axes_lead(const Fuse *fuse, const AxisSet *set, const Node *n)
 {
     const AxisSet *t = axes_here(fuse, n);
@@ -338,7 +339,7 @@ static int crosses(const Operand *operand, const AxisSet *set)
     return 0;
 }
 
-/* Loops that evaluating n runs over, in memory order. */
+/* Returns the node whose dims are the loops of n, in memory order. */
 const Node *space_of(const Node *n)
 {
     return is_reduction(n) ? n->in[0] : layout_of(n);
@@ -346,8 +347,7 @@ const Node *space_of(const Node *n)
 
 /* ---- small links --------------------------------------------------------- */
 
-/* Uses of n through what is clear: the operand that the user names, the
- * user. */
+/* A use of n through rebuilt nodes: the operand of the user, the user. */
 typedef struct Use {
     const Node *as, *by;
 } Use;
@@ -368,9 +368,9 @@ static int is_late(const Node *n)
     return n->again || is_backward(n);
 }
 
-/* A value per row that a kernel over rows reads next to its rows: made anew in
- * each kernel that needs it, before the row's own loop, it ties none of them to
- * the others. All users are near, and one is much larger. */
+/* Is n a value per row that kernels over rows read beside their rows? Each of
+ * these kernels then computes it before the row's loop, and stays independent
+ * of the others. All users must be near, and one much larger. */
 static int is_link(const Fuse *fuse, const Node *n)
 {
     enum { NEAR = 64, USES = 4, MUCH = 16 };
@@ -408,7 +408,7 @@ static void find_places(Fuse *fuse)
         fuse->place[i] = place += fuse->graph->node[i]->nd > 0;
 }
 
-/* A user once, however often it reads the node. */
+/* Finds users; each once, however often it reads the node. */
 static void find_users(Fuse *fuse)
 {
     for (int i = 0; i < fuse->count; i++)
@@ -433,7 +433,7 @@ static void find_clear(Fuse *fuse)
             fuse->clear[i] = (char)is_link(fuse, fuse->graph->node[i]);
 }
 
-/* Of n and the views of it: the only user; null: there are several. */
+/* Returns the only user of n and its views; null: there are several. */
 static Node *last_user(const Fuse *fuse, const Node *n)
 {
     do {
@@ -444,7 +444,7 @@ static Node *last_user(const Fuse *fuse, const Node *n)
     return fuse->graph->node[n->id];
 }
 
-/* Exchanges of rows whose parts nobody else reads. */
+/* Finds row exchanges whose parts have no other readers. */
 static void find_exchanges(Fuse *fuse)
 {
     RowExchange x;
@@ -465,7 +465,7 @@ static void find_exchanges(Fuse *fuse)
     }
 }
 
-/* What is in no kernel is clear, whoever uses it by now. */
+/* Marks nodes of no kernel as rebuilt, whatever their users are now. */
 static void read_clear(Fuse *fuse)
 {
     for (int i = 0; i < fuse->count; i++) {
@@ -524,10 +524,10 @@ static int is_reduced(const Fuse *fuse, const Node *m)
     return 0;
 }
 
-/* Would reading p from m repeat costly work? Not when p's axes are the slowest
- * of m's, then it is computed once for each of their settings. What is stored
- * and reduced at another index, as for the largest of a block, is computed for
- * each of these, and again for what is made of the result. */
+/* Would reading p from m repeat costly work? No, if p's axes are the slowest of
+ * m's: p is then computed once for each of their values. A stored value that is
+ * reduced at another index, as for the maximum of a block, is computed for each
+ * of these, and again for users of the result. */
 static int repeats(const FuseSet *set, const Node *m, const Operand *operand)
 {
     const Graph *g = set->fuse->graph;
@@ -542,8 +542,8 @@ static int repeats(const FuseSet *set, const Node *m, const Operand *operand)
     return q->n > p->n && !axes_lead(set->fuse, p, space_of(m));
 }
 
-/* Costly to rebuild: a function of a value that is not stored, or a reduction;
- * mark: needs a reduction of the set. */
+/* Marks members that are costly to rebuild: a function of a value that is not
+ * stored, or a reduction. Node.mark: depends on a reduction of the set. */
 static void mark_costly(FuseSet *set)
 {
     for (size_t i = 0; i < vec_len(set->node); i++) {
@@ -562,8 +562,8 @@ static void mark_costly(FuseSet *set)
     }
 }
 
-/* Does a reduction of the set that n needs have one of the axes? Not by way of
- * what the walk of that stamp has seen. */
+/* Does n depend on a reduction of the set over one of the axes, through nodes
+ * that the walk of this stamp has not visited? */
 static int has_sum_over(const FuseSet *set, const Node *n, Axis *const *moved,
                         int stamp)
 {
@@ -581,8 +581,8 @@ static int has_sum_over(const FuseSet *set, const Node *n, Axis *const *moved,
     return 0;
 }
 
-/* The axes that all stored members and all reductions have; 0 when some stored
- * member does not have them as its slowest. */
+/* Finds the axes that all stored members and all reductions have. Returns 0 if
+ * a stored member does not have them as its slowest. */
 static int item_axes(FuseSet *set, AxisSet *axis_set)
 {
     const Fuse *fuse = set->fuse;
@@ -610,8 +610,8 @@ static int item_axes(FuseSet *set, AxisSet *axis_set)
     return 1;
 }
 
-/* Sums over rounds (overflow_fallback.c) are numbered, and what is made of a
- * slice (logits_chunks.c); each waits for its own. */
+/* Has the set nodes of two rounds (overflow_fallback.c) or slices
+ * (logits_chunks.c)? Each waits for its own. */
 static int two_rounds(const FuseSet *set)
 {
     int seen = 0;
@@ -640,7 +640,7 @@ static int64_t items_of(const Graph *g, const Node *n, const AxisSet *set)
     return items;
 }
 
-/* The member that reduction n reduces, through views. */
+/* Returns the member that reduction n reduces, through views. */
 static const Node *reduced(const Node *n)
 {
     do
@@ -649,7 +649,7 @@ static const Node *reduced(const Node *n)
     return n;
 }
 
-/* A sum of the fast part of an axis that has been cut for such? */
+/* Is n the first stage of a two-stage sum, over the fast part of an axis? */
 static int is_first_stage(const Node *n)
 {
     const Node *s = n->in[0];
@@ -658,7 +658,7 @@ static int is_first_stage(const Node *n)
            n_axes(n)->v[0] == s->at.split.into.v[1];
 }
 
-/* Is it a gather by an index that the set makes and stores? */
+/* Is n a gather by an index that the set computes and stores? */
 static int stores_index(FuseSet *set, const Node *n)
 {
     const Node *index = n->op == Ogather ? n->in[1] : NULL;
@@ -668,11 +668,10 @@ static int stores_index(FuseSet *set, const Node *n)
     return index && set_has(set, index) && is_stored(set, index);
 }
 
-/* Would one kernel have fewer items than keep the chip busy, while kernels of
- * their own would have more: a sum of sums, of what is made of large sums, two
- * large results that share few axes, or large rows and the index that names
- * them? Sums of parts of rows are made for kernels of parts
- * (rounded_sums.c). */
+/* Would one kernel have too few items for the chip while separate kernels have
+ * more: a sum of sums, or of values made of large sums, two large results that
+ * share few axes, or large rows and their index? Sums of parts of rows are
+ * meant for kernels over parts (rounded_sums.c). */
 static int too_few(FuseSet *set, const AxisSet *axis_set)
 {
     const Graph *g = set->fuse->graph;

@@ -1,22 +1,20 @@
-/* grad_norm.c: the sum of a gradient's squares is made by the product that adds
- * to its accumulator, out of what it has at hand, where a kernel would read all
- * of the gradient once more for its norm:
+/* grad_norm.c: computes the sum of a gradient's squares in the product that
+ * adds to its accumulator, so that no kernel reads the gradient again for its
+ * norm:
  *
  *     %a = accum %gmm_wgrad                 %a = accum %gmm_wgrad
  *     %m = mul %a %a                   %q = squares %a     a number per warp
  *     %s = sum %m                      %s = sum %q
  *
- * Every micro-batch leaves them anew; after the last they are those of the
+ * Every micro-batch overwrites them; after the last one they belong to the
  * whole sum. A gradient that is summed over ranks, or packed with others,
- * before its norm is taken is another value, and is read. The update takes this
- * sum along only with train.skip_bad=0 (product_update.c): else nothing may be
- * written before the norm is known to be finite.
- *
- * Of Qwen3-30B with 4 layers the experts' gradients are 9.7 of 12.4 GB, and a
- * step of 54 ms on an H200 had this sum for 3.6. */
+ * before its norm is another value and is read again. The update is fused with
+ * this product only with train.skip_bad=0 (product_update.c): otherwise nothing
+ * may be written before the norm is known to be finite. Measured:
+ * decisions/gradient-norm.md. */
 #include "kernels.h"
 
-/* May the product be made right where accumulator x lies? */
+/* Can product n compute its result in accumulator x's buffer? */
 static int makes_in(const Graph *g, const Node *n, const Node *x)
 {
     Matrix m;
@@ -37,7 +35,7 @@ int feeds(const Graph *g, const Node *n, const Node *x)
            makes_in(g, n, x);
 }
 
-/* The accumulator whose square m is, if one is. */
+/* Returns the accumulator of which m is the square; null: none. */
 static Node *squared(const Node *m)
 {
     Node *x = m->in[0];
@@ -45,7 +43,8 @@ static Node *squared(const Node *m)
     return x->op == Ocast && is_low_gradient(x->in[0]) ? x->in[0] : x;
 }
 
-/* The squares of an accumulator that are all s sums, in one stage or more. */
+/* Returns the square of an accumulator if s sums exactly that, in one stage or
+ * more; null: it does not. */
 static Node *summed(const Node *s, const int *uses)
 {
     Node *m = s->in[0];
@@ -65,7 +64,7 @@ static int64_t squares_of(const Graph *g, const Target *target, const Node *a,
                : 0;
 }
 
-/* Each rank has its own where ranks have parts of the accumulator. */
+/* Adds the partial sums; ranks with parts of the accumulator have their own. */
 static Node *add_squares(Graph *g, Node *a, int64_t count)
 {
     Node *q = g_node(g, Osum_sq, a->loc, 1, &a);
@@ -93,9 +92,9 @@ static void sum_squares(Graph *g, Node *s, Node *q)
 
 typedef struct Squares {
     Graph *graph;
-    Node **sum;  /* by an accumulator's id: of its squares */
-    Node **late; /* squares that wait for a user */
-    char *gone;  /* between squares and their sum */
+    Node **sum;  /* [accumulator's id]: sum of its squares */
+    Node **late; /* squares whose user comes later */
+    char *gone;  /* replaced nodes between squares and their sum */
 } Squares;
 
 static void find(Squares *squares, const Target *target, Node *s,
@@ -111,7 +110,8 @@ static void find(Squares *squares, const Target *target, Node *s,
         squares->gone[x->id] = 1;
 }
 
-/* A square that is used elsewhere too (AdamW's) goes there: none keeps it. */
+/* Adds a node. A square with another user (AdamW's) is moved to that user, so
+ * that it is not kept. */
 static void put_node(Squares *squares, Node *n)
 {
     if (squares->late[n->id] == n || squares->gone[n->id])

@@ -1,6 +1,6 @@
-/* groups.c: the kernels that nodes say they belong to (Node.kernel), with what
- * each reads and stores. fuse.c gives the numbers, sched.c others, in the order
- * in which kernels run. */
+/* groups.c: builds the kernels defined by Node.kernel, with the values that
+ * each reads and stores. fuse.c assigns the numbers, sched.c renumbers in
+ * execution order. */
 #include "kernels.h"
 
 static void add_once(Arena *a, Node ***v, int *n, Node *x)
@@ -21,7 +21,7 @@ static void add_inputs(Fuse *fuse, Group *group, FuseUnit *unit, Node *n)
             add_once(fuse->arena, &group->in, &group->nin, viewed(op[i].node));
 }
 
-/* The write of the kernel that stores the part; null. */
+/* Returns the write of the kernel that stores the part; null: none. */
 static Node *write_of(const Group *group, const Node *part)
 {
     for (int i = 1; i < group->n; i++)
@@ -30,7 +30,7 @@ static Node *write_of(const Group *group, const Node *part)
     return NULL;
 }
 
-/* Results of a node with several are its parts, or what writes these. */
+/* Adds the results of a node with several: its parts, or their writes. */
 static void add_parts(Fuse *fuse, Group *group, Node *n)
 {
     for (size_t i = 0; i < vec_len(fuse->user[n->id]); i++) {
@@ -41,8 +41,8 @@ static void add_parts(Fuse *fuse, Group *group, Node *n)
     }
 }
 
-/* Of a product with its accumulator the latter is stored, of two products their
- * sum, of an update what it writes. */
+/* Is member i stored? A product with an accumulator stores the accumulator, two
+ * products their sum, an update its writes. */
 static int is_result(const Group *group, int i)
 {
     const Node *n = group->node[i];
@@ -117,8 +117,8 @@ static int count_kernels(const Graph *g)
     return most;
 }
 
-/* By number, null where there is none. Members stand in the graph's order;
- * writes, which fuse adds last, behind. */
+/* Returns kernels by number, null: unused number. Members are in graph order,
+ * followed by writes, which fuse adds last. */
 static FuseUnit **units_of(Fuse *fuse, int n)
 {
     FuseUnit **unit = alloc(fuse->arena, ((size_t)n + 1) * sizeof *unit);
@@ -136,7 +136,7 @@ static int in_joint_sum(const Node *sum, const Node *n)
     return sum && (n == sum || n == sum->in[0] || n == sum->in[1]);
 }
 
-/* Is n of the update that the kernel of product `first` makes? */
+/* Is n in the update that is fused with product `first`? */
 static int in_update(Fuse *fuse, const Node *first, const Node *n)
 {
     Node **user = fuse->user[first->id];
@@ -148,7 +148,7 @@ static int in_update(Fuse *fuse, const Node *first, const Node *n)
     return 0;
 }
 
-/* Null, or why n cannot be in that kernel, whatever else is. */
+/* Returns null, or the reason why n cannot be in a kernel with this unit. */
 static const char *member_wrong(Fuse *fuse, FuseUnit *unit, const Node *n)
 {
     const Node *first = unit->node[0];

@@ -1,20 +1,18 @@
-/* join_rounding.c: what is rounded in blocks for products (quantize_blocks) is
- * rounded by the kernel that makes it, if that is a map over the same elements:
- * the update of a weight that is kept as numbers of 8 bits, what an activation
- * makes of experts' rows.
+/* join_rounding.c: quantizes a value in blocks (quantize_blocks) in the kernel
+ * that computes it, if that is a map over the same elements: the update of a
+ * weight stored in FP8, the activation of experts' rows.
  *
  *     %w = loop ..                    one kernel, which stores %q %s, and %w
- *     %b = quantize_blocks %w   =>    only if somebody else reads it
+ *     %b = quantize_blocks %w   =>    only if it has other readers
  *     %q = part %b 0
  *     %s = part %b 1
  *
- * Two such values of experts' rows are rounded by one kernel, with sums of
- * their blocks' columns beside them (rounded_sums.c). Memory is read and
- * written less; the numbers are the same, since %w is rounded to its dtype
- * wherever it is made. */
+ * Two such values of experts' rows are quantized by one kernel, which also sums
+ * their blocks' columns (rounded_sums.c). This saves memory traffic; the values
+ * are equal, since %w is rounded to its dtype in either kernel. */
 #include "kernels.h"
 
-/* The same elements in the same order. */
+/* Have n and x the same elements in the same order? */
 static int lies_alike(Fuse *fuse, const Node *n, const Node *x)
 {
     const AxisSet *p = axes_here(fuse, n), *q = axes_here(fuse, x);
@@ -28,8 +26,8 @@ static int lies_alike(Fuse *fuse, const Node *n, const Node *x)
     return 1;
 }
 
-/* Are the parts that are read those that a map can make: of weights as they
- * lie, of rows those in columns at least? */
+/* Can a map compute the parts that are read: weights in their own layout, rows
+ * at least in columns? */
 static int makes_parts(const Fuse *fuse, const Node *n)
 {
     int columns = 0;
@@ -44,7 +42,7 @@ static int rounds_rows(const Node *n)
     return n->op == Oquantize_blocks && n->nin > 1;
 }
 
-/* Has the unit room for n beside what it rounds? */
+/* Can the unit quantize n beside the values that it already quantizes? */
 static int has_room(const FuseUnit *unit, const Node *n)
 {
     int others = 0;
@@ -54,7 +52,7 @@ static int has_room(const FuseUnit *unit, const Node *n)
     return others < (rounds_rows(n) ? MOSTROUNDED : 1);
 }
 
-/* May m, of the unit, be in the kernel that rounds x as n does? */
+/* Can member m of the unit be in the kernel that quantizes x as n does? */
 static int fits(FuseSet *s, const Node *m, const Node *n)
 {
     const Node *x = n->in[0];
@@ -97,7 +95,7 @@ static int is_read_elsewhere(const Fuse *fuse, const Node *x)
     return vec_len(fuse->user[x->id]) > 1;
 }
 
-/* It saves a read, and the write too where nobody else reads x. */
+/* Explains the gain (-d why): a read, and a write if x has no other readers. */
 static void say(const Fuse *fuse, const Node *n)
 {
     const Node *x = n->in[0];

@@ -1,5 +1,5 @@
-/* kernel_listing.c: kernels-to-be as text, for -d fuse and -d sched: what is
- * stored, of which family, what it computes on the way, and what it reads.
+/* kernel_listing.c: prints groups for -d fuse and -d sched: stored values,
+ * family, ops computed, values read.
  *
  *     %h = gemm dot reads %x %w                    f32 [micro batch seq ffn]
  *     %a = loop silu mul, sum reads %h %g          f32 [micro batch seq ffn] */
@@ -19,7 +19,7 @@ static const char *stored(Arena *a, const Group *group)
     return t.s ? t.s : "";
 }
 
-/* Ops in order; runs of one op once. */
+/* Returns the ops in order; consecutive equal ops once. */
 static const char *computed(Arena *a, const Group *group)
 {
     Text out = { .arena = a };

@@ -1,17 +1,18 @@
-/* kernel_size.c: how large a kernel's text would be.
+/* kernel_size.c: estimates the length of a kernel's text.
  *
- * A member that is read at several indices is written out once for each
- * (codegen/loop/loop.c), and so is what it reads: a chain of concats of a value
+ * A member that is read at several indices is printed once for each
+ * (codegen/loop/loop.c), and so are its operands: a chain of concats of a value
  * with itself has twice as many copies of its first member as of its second. So
- * the copies are counted, not the members. A copy is known by the moves between
- * the member and what is stored; two ways with the same moves are one copy. */
+ * copies are counted, not members. A copy is identified by the moves between
+ * the member and the stored value; two paths with the same moves are one
+ * copy. */
 #include "kernels.h"
 
 enum { MOSTAXES = 20, MOSTCOPIES = 256 };
 
-/* Places at which members are read: lists in one array. */
+/* Indices at which members are read: lists in one array. */
 typedef struct ReadSites {
-    int n, first[MOSTNODES]; /* by member: 1 + number of a copy */
+    int n, first[MOSTNODES]; /* [member]: 1 + number of a copy */
     struct {
         uint64_t path;
         int next;
@@ -45,7 +46,7 @@ static int member_at(const FuseSet *set, const Node *n)
     return i;
 }
 
-/* 0 when there is no room for it. */
+/* Adds a copy. Returns 0 if there are too many. */
 static int add_copy(ReadSites *sites, int member, uint64_t path)
 {
     for (int i = sites->first[member]; i; i = sites->at[i - 1].next)
@@ -59,8 +60,8 @@ static int add_copy(ReadSites *sites, int member, uint64_t path)
     return 1;
 }
 
-/* Where a copy of n at `path` reads operand. A sum has loops of its own,
- * others where the index has taken the usual ones. */
+/* Returns the path at which a copy of n at `path` reads operand. A sum has its
+ * own loops, and other ones if the index already uses these. */
 static uint64_t further(const Node *n, uint64_t path, const Operand *operand)
 {
     uint64_t p = path && is_reduction(n) ? mix64(path, (uint64_t)n->op) : path;

@@ -1,25 +1,22 @@
-/* low_gradients.c: with precision.grads=bf16, a gradient that one product makes
- * of the only micro-batch of a step and a rank is rounded to bf16 where it is
- * made, once, and widened where the optimizer reads it:
+/* low_gradients.c: precision.grads=bf16: a gradient computed by one product, in
+ * a step with one micro-batch a rank, is rounded to bf16 once, by the product,
+ * and widened where the optimizer reads it:
  *
  *     %d = dot %x %y      f32               %d = dot %x %y      bf16
  *     %g = accum %d       f32        =>     %g = accum %d       bf16
  *     %m = mul %g %g                        %c = cast %g to=f32
  *                                           %m = mul %c %c
  *
- * So frameworks do that keep gradients in the dtype of weights. A gradient that
- * is a sum, over micro-batches, ranks, slices of a head or several products of
- * a weight, stays fp32: it is rounded by no term.
- *
- * Of Qwen3-30B with 4 layers these are 11.2 of 12.4 GB, which a step of one
- * sequence stores once and reads once: on an H100 61.4 to 57.5 ms (predicted:
- * 4.1 less), of 4 sequences 142.9 to 140.5 (2.7). */
+ * Frameworks that keep gradients in the dtype of weights do the same. A
+ * gradient that is a sum over micro-batches, ranks, slices of a head or several
+ * products stays fp32, so that no term is rounded. Measured:
+ * decisions/low-gradients.md. */
 #include "../../ir/settings/keys.h"
 #include "kernels.h"
 
 typedef struct LowGradients {
     const Graph *graph;
-    char *low; /* by id */
+    char *low; /* [id] */
 } LowGradients;
 
 int is_low_gradient(const Node *n)
@@ -33,7 +30,7 @@ static int is_bf16_product(const Node *n)
            n->in[0]->dt == Dbf16 && n->in[1]->dt == Dbf16;
 }
 
-/* A gradient as its only product makes it. */
+/* Is n a gradient with one product as its only term? */
 static int is_one_product(const Graph *g, const Node *n, const int *uses)
 {
     return n->op == Oaccum && n->of && n->nin == 1 && n->dt == Df32 &&
@@ -41,7 +38,7 @@ static int is_one_product(const Graph *g, const Node *n, const int *uses)
            feeds(g, n->in[0], n);
 }
 
-/* Reads it element by element, in post. */
+/* Does n read the gradient element by element, in post? */
 static int can_widen(const Node *n)
 {
     return n->reg == REGpost && optab[n->op].cls == EW;
@@ -69,7 +66,8 @@ static Node *widened(Graph *g, Node *x, const Node *by)
     return c;
 }
 
-/* Each reader has a cast of its own, so that no kernel stores what it makes. */
+/* Gives each reader its own cast, so that no kernel stores the widened
+ * value. */
 static Node *low(Graph *g, Node *n, void *ctx)
 {
     const LowGradients *gradients = ctx;

@@ -1,25 +1,24 @@
-/* lower.c: a target's kernels for groups, made once for each shape of those
- * that have a text of their own. Layers repeat, and so do copies of a stage
- * (fit.c): most groups differ from an earlier one only in which nodes they
- * name.
+/* lower.c: lowers groups to the target's kernels, once for each shape of groups
+ * with a kernel text. Layers and copies of a stage (fit.c) repeat, so most
+ * groups differ from an earlier one only in the nodes they name.
  *
- * The shape of a group is all that a generator reads of it, as a row of
- * numbers: its members and what stands between them and what they read from
+ * The shape of a group is everything that a generator reads, as a row of
+ * numbers: its members, and the nodes between them and the values read from
  * memory, each with op, dtype, axes, sizes, sharding types and attributes;
- * nodes and axes are numbered as they come. Names and places are left out. What
- * has other attributes than numbers and axes has no shape and is lowered each
- * time.
+ * nodes and axes are numbered in order of appearance. Names and places are left
+ * out. A group with attributes other than numbers and axes has no shape and is
+ * lowered each time.
  *
  *     %a = silu %x   %y = mul %a %b      %a.9 = silu %x.9   %y.9 = ...
  *     members 2 3, reads 0 1             the same row: the text, numbers and
  *                                        costs of the first, buffers by number
  *
- * Sanitizer builds make each kernel and compare. */
+ * Sanitizer builds lower every group and compare. */
 #include "kernels.h"
 
 enum { MOSTSHAPE = 1024, NONE = -1 };
 
-/* Families whose kernels are texts of some length. */
+/* Families whose kernels have long texts. */
 enum {
     HAVETEXT = 1u << FAMloop | 1u << FAMattn | 1u << FAMattn_bwd |
                1u << FAMtopk | 1u << FAMcumsum | 1u << FAMscatter |
@@ -27,8 +26,8 @@ enum {
                1u << FAMblocks
 };
 
-/* How a node counts: by its type; so, and as what is read; with all that it is
- * made of. */
+/* Parts of a node in a shape: its type; its type and its place in memory; all
+ * with its operands. */
 enum { TYPE, READ, WHOLE };
 
 typedef struct GroupShape {
@@ -36,17 +35,17 @@ typedef struct GroupShape {
     const Group *group;
     Arena *arena;
     int64_t *row; /* vec */
-    Node **node;  /* vecs: by number, which is its mark; how it counts */
+    Node **node;  /* vecs: node per number, which is its mark; its part */
     char *how;
     const Axis **axis;
     int refused;
 } GroupShape;
 
 typedef struct Lowered {
-    GroupShape shape; /* of the group that was lowered; row, node are read */
+    GroupShape shape; /* shape of the lowered group; row, node are read */
     Group made;
-    int label, *arg; /* numbers of nodes; label: its name is the kernel's */
-    int *view;       /* vec: those of Group.view */
+    int label, *arg; /* numbers of nodes; label: names the kernel */
+    int *view;       /* vec: numbers of Group.view */
     uint64_t expr;   /* Group.expr */
 } Lowered;
 
@@ -121,7 +120,7 @@ static void put_type(GroupShape *shape, const Node *n)
     }
 }
 
-/* Is it in memory, whoever reads it? */
+/* Is it in memory for every reader? */
 static int is_end(const Node *n)
 {
     return is_lasting(n) || n->op == Oinput || n->op == Ostepval ||
@@ -134,7 +133,7 @@ static void put_attrs(GroupShape *shape, const Node *n)
         put_attr(shape, n, &optab[n->op].attr[i]);
 }
 
-/* The place of the axes in the graph: a mask is counted in that order. */
+/* Appends the graph's order of the axes, in which a mask is counted. */
 static void put_order(GroupShape *shape, const Node *n)
 {
     for (int d = 0; d < n->nd; d++)
@@ -144,8 +143,8 @@ static void put_order(GroupShape *shape, const Node *n)
 
 static void put_node(GroupShape *shape, Node *n, int how);
 
-/* A sum that goes on where another lies is of that only what is there; a route
- * says how its rows lie, of what it routes the type is enough. */
+/* Appends operands. A continued sum has only the previous sum's buffer; a route
+ * only the type of the values that it routes. */
 static void put_operands(GroupShape *shape, Node *n)
 {
     if (n->op == Oroute) {
@@ -162,7 +161,7 @@ static void put_operands(GroupShape *shape, Node *n)
         }
 }
 
-/* A composite's: of its operands, too, which they are. */
+/* Appends a composite's body, and which operands are its arguments. */
 static void put_body(GroupShape *shape, const Graph *body)
 {
     for (size_t i = 0; i < vec_len(body->node); i++) {
@@ -219,7 +218,8 @@ static void put_mesh(GroupShape *shape, const Mesh *m)
     put_number(shape, m ? m->natom : NONE);
 }
 
-/* What it reads comes first: no member is looked for behind that. */
+/* Returns the shape of a group. Read values come first, so that members'
+ * operands are not followed beyond them. */
 static GroupShape shape_of(const Graph *g, const Group *group, Arena *a)
 {
     GroupShape s = { .graph = g, .group = group, .arena = a };
@@ -253,7 +253,7 @@ static int same_row(const int64_t *a, const int64_t *b)
     return vec_len(a) == vec_len(b) && !memcmp(a, b, vec_len(a) * sizeof *a);
 }
 
-/* ---- what was made ------------------------------------------------------- */
+/* ---- lowered groups ------------------------------------------------------ */
 
 static int number_of(GroupShape *shape, const Node *n)
 {
@@ -267,7 +267,7 @@ static Node *node_at(const GroupShape *shape, int number)
     return number < 0 ? NULL : shape->node[number];
 }
 
-/* Emit writes into a call's words: each has its own. */
+/* Returns a copy of the words: emit modifies those of each call. */
 static Word *own_words(const Group *group, Arena *a)
 {
     size_t n = (size_t)group->instr.nword;
@@ -278,7 +278,8 @@ static Word *own_words(const Group *group, Arena *a)
     return own;
 }
 
-/* Notes what the group became; refused: it names what its shape has not. */
+/* Stores the result of a group; not if it names nodes that are not in its
+ * shape. */
 static void take_note(Lowered *lowered, const Group *group)
 {
     GroupShape *shape = &lowered->shape;
@@ -301,7 +302,7 @@ static void take_note(Lowered *lowered, const Group *group)
     shape->refused |= lowered->label < 0;
 }
 
-/* The group of shape is like lowered. */
+/* Fills the group from an earlier one of the same shape. */
 static void fill(Group *group, const GroupShape *shape, Lowered *lowered,
                  Arena *a)
 {

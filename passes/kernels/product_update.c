@@ -1,35 +1,24 @@
-/* product_update.c: weights are updated by the product that makes their
- * gradient, which then is never stored:
+/* product_update.c: fuses the optimizer update of weights with the product of
+ * their gradient, which is then never stored:
  *
- *     body  %d = gmm_wgrad %x %y             one kernel: of each tile of %d it
- *           %g = accum %d                    reads %m, %w, makes what they
- *     post  %n = add (mul %m b1) (mul %g c)  become, and stores that
+ *     body  %d = gmm_wgrad %x %y             one kernel: for each tile of %d it
+ *           %g = accum %d                    reads %m, %w, computes their new
+ *     post  %n = add (mul %m b1) (mul %g c)  values and stores these
  *           write %m %n
  *           write %w ..
  *
- * It may where the body runs once, the gradient is that product and no rank
- * adds to it, all that is made of it element by element ends in writes of what
- * lies as it does (AdamW), and the other numbers that this reads are known
- * before the body: these (a rate, corrections of the moments) go to `pre`. A
- * step that may be held back reads a word of `post`, so it may only with
- * train.skip_bad=0, and without clipping. A weight that is kept as numbers of 8
- * bits (training/primary.c) is rounded there too, where a tile is a block:
+ * Conditions: the body runs once; the gradient is this product and no rank adds
+ * to it; its elementwise users end in writes of tensors with its layout
+ * (AdamW); and the scalars that they read (rate, corrections of moments) are
+ * known before the body and move to `pre`. A step that may be skipped reads a
+ * word of `post`, so train.skip_bad=0 and no clipping are required. A weight
+ * stored in FP8 (quant/primary.c) is quantized there too, if a tile is a block:
  *
  *     post  %b = quantize_blocks (cast %n to=bf16)
  *           write %w (part %b 0)
  *           write %s (part %b 1)
  *
- * Values are the same to the bit.
- *
- * Of each element of an fp32 gradient 8 bytes less are moved, of 32: the
- * product does not write it, the update does not read it. One H100,
- * alternately, ms a step with train.skip_bad=1 and 0: Qwen3's widths, 4 layers,
- * 1/1 59.1 and 53.9, 4/1 142.4 and 135.7; Mixtral's, 2 layers, 4/1 186.2 and
- * 182.1.
- *
- * With several micro-batches the last one's product could do so (of 4/4 1 %, by
- * bytes); the others' would have to run in all runs of the body but its last,
- * which no instruction can. */
+ * Values are equal to the bit. Measured: decisions/update-in-product.md. */
 #include <math.h>
 
 #include "kernels.h"
@@ -38,19 +27,19 @@ typedef struct UpdateSearch {
     Fuse *fuse;
     const Node *gradient;
     Node **member;       /* vec */
-    int stamp;           /* in Fuse.seen: members */
-    const Node *rounded; /* of these, quantize_blocks; null: none */
-    const Node *other;   /* quantize_blocks that the kernel cannot do */
+    int stamp;           /* Fuse.seen of members */
+    const Node *rounded; /* quantize_blocks among the members; null: none */
+    const Node *other;   /* a quantize_blocks that the kernel cannot run */
 } UpdateSearch;
 
-/* ---- what an update may be made of --------------------------------------- */
+/* ---- nodes of an update -------------------------------------------------- */
 
 static int is_update_dtype(Dtype dt)
 {
     return dt == Df32 || dt == Dbf16 || dt == Di16;
 }
 
-/* The same elements of every rank, in the same order. */
+/* Has n the gradient's elements on every rank, in the same order? */
 static int lies_as(const UpdateSearch *search, const Node *n)
 {
     const Node *gradient = search->gradient;
@@ -61,7 +50,7 @@ static int lies_as(const UpdateSearch *search, const Node *n)
     return same && n->sh == gradient->sh;
 }
 
-/* A number, fp32, that does not depend on what the body makes. */
+/* Is n an fp32 scalar that does not depend on the body? */
 static int is_ready(const Node *n)
 {
     if (n->op == Ocast && n->in[0]->op == Ostepval)
@@ -86,7 +75,7 @@ static int is_kept(const UpdateSearch *search, Node *n)
            !goes_to_host(search->fuse->graph, n);
 }
 
-/* Arithmetic whose text does not depend on what stands around it. */
+/* Is n arithmetic whose text does not depend on its context? */
 static int is_plain(const Node *n)
 {
     return optab[n->op].cls == EW && optab[n->op].expr && !is_view(n) &&
@@ -95,8 +84,8 @@ static int is_plain(const Node *n)
            n->op != Owhere && n->op != Obroadcast;
 }
 
-/* One value of the update may be rounded in blocks, as it lies, which are
- * stored in place of what was made of it before. */
+/* May the update contain this quantize_blocks? One value of the update may be
+ * quantized in its own layout, with the blocks stored over the old ones. */
 static int may_round_in(UpdateSearch *search, const Node *n)
 {
     const Node *x = n->in[0];
@@ -143,7 +132,7 @@ static int may_take(UpdateSearch *search, const Node *n)
     return is_plain(n) && lies_as(search, n) && is_update_dtype(n->dt);
 }
 
-/* ---- all of it ----------------------------------------------------------- */
+/* ---- the whole update ---------------------------------------------------- */
 
 static int is_known(const UpdateSearch *search, const Node *n)
 {
@@ -161,7 +150,8 @@ static int take(UpdateSearch *search, Node *n)
     return 1;
 }
 
-/* Those of post read what is written as it was before, so they are members. */
+/* Adds users of n in post: they read the old values of written tensors, so all
+ * of them must be members. */
 static int take_users(UpdateSearch *search, const Node *n)
 {
     Node **user = search->fuse->user[n->id];
@@ -208,7 +198,7 @@ static int take_all(UpdateSearch *search)
     return writes > 0;
 }
 
-/* Is it a gradient that its only product could keep to itself? */
+/* Is n a gradient that only its product needs to hold? */
 static int is_own(const Fuse *fuse, const Node *n)
 {
     const Graph *g = fuse->graph;
@@ -236,7 +226,7 @@ Node **product_update(Fuse *fuse, const Node *n)
     return search_update(fuse, n).member;
 }
 
-/* ---- numbers that an update reads ---------------------------------------- */
+/* ---- scalars of an update ------------------------------------------------ */
 
 static void move_before(Graph *g, Node *n, Node ***to)
 {
@@ -257,7 +247,7 @@ static void move_numbers(Graph *g, Node *const *member, Node ***to)
                 move_before(g, member[i]->in[k], to);
 }
 
-/* The moved stand before the body. */
+/* Moves the scalars before the body. */
 static void place_moved(Graph *g, Node **moved)
 {
     Node **old = g->node;
@@ -274,7 +264,7 @@ static void place_moved(Graph *g, Node **moved)
     g_renumber(g);
 }
 
-/* Its sums of squares are those of other tiles. */
+/* Adjusts the number of partial sums of squares to the kernel's tiles. */
 static void fit_squares(const Fuse *fuse, const Node *gradient)
 {
     const Graph *g = fuse->graph;

@@ -1,22 +1,21 @@
-/* sched.c: the order in which groups run: their numbers (Node.kernel).
+/* sched.c: orders groups and numbers them (Node.kernel).
  *
- * Phases follow each other: what loss denominators need, denominators, pre,
- * body, post. Inside a phase a group runs after those whose results it reads,
- * and a group that writes a parameter or state after all that read the old
- * value. Among groups that could run next the model's order decides. (Delaying
- * groups to their first use was measured: in our models none could move past
- * the peak that would not keep more alive than it makes.)
+ * Phases in order: operands of loss denominators, denominators, pre, body,
+ * post. Inside a phase a group runs after the groups whose results it reads,
+ * and a group that writes a parameter or state after all readers of the old
+ * value. Among groups that could run next the model's order decides
+ * (decisions/kernel-order.md).
  *
- * Nothing waits for itself: where states swap, fuse has made a new value a
- * buffer of its own (join_write).
- */
+ * The order has no cycles: where states are swapped, fuse gives a new value its
+ * own buffer (join_write).
+ * */
 #include "kernels.h"
 
 typedef struct Task {
     Group *group;
-    int phase; /* START, regions, in body each call */
-    int wait;  /* tasks that must run before */
-    int *next; /* vec: tasks that wait for this */
+    int phase; /* START, regions, each call of body */
+    int wait;  /* number of tasks that must run before */
+    int *next; /* vec: tasks that wait for this one */
 } Task;
 
 typedef struct Sched {
@@ -24,8 +23,8 @@ typedef struct Sched {
     Arena *arena;
     Task *task;
     int count;
-    Table *maker;   /* value -> its task + 1 */
-    Table *readers; /* path of a param or state -> Readers */
+    Table *maker;   /* value -> 1 + its task */
+    Table *readers; /* path of a parameter or state -> Readers */
 } Sched;
 
 typedef struct Readers {
@@ -40,7 +39,7 @@ static void after(Sched *sched, int first, int then)
     sched->task[then].wait++;
 }
 
-/* ---- who makes and reads what -------------------------------------------- */
+/* ---- producers and readers ----------------------------------------------- */
 
 static void *number(int i)
 {
@@ -76,10 +75,9 @@ static void note_reads(Sched *sched, int i)
     }
 }
 
-/* ---- what waits for what ------------------------------------------------- */
+/* ---- dependences --------------------------------------------------------- */
 
-/* Does task a run in a later region than b? Which call of a body runs first is
- * the table's business. */
+/* Does task a run in a later region than b? The schedule table orders calls. */
 static int is_later(const Sched *sched, int a, int b)
 {
     return sched->task[a].phase > sched->task[b].phase &&
@@ -123,7 +121,7 @@ static void wait_for_readers(Sched *sched, int i)
 
 /* ---- phases -------------------------------------------------------------- */
 
-enum { START = -1 }; /* before den: what den reads of pre */
+enum { START = -1 }; /* nodes of pre that den reads */
 
 static int phase_of(const Sched *sched, const Group *group)
 {
@@ -133,8 +131,8 @@ static int phase_of(const Sched *sched, const Group *group)
     return (int)group->reg + calls;
 }
 
-/* Operands come first in group, so one walk backwards finds all that den
- * needs. */
+/* Finds phases. Operands precede users, so one backward walk finds all operands
+ * of den. */
 static void find_phases(Sched *sched)
 {
     for (int i = 0; i < sched->count; i++)
@@ -158,8 +156,8 @@ static int stands_after(const Node *a, const Node *b)
     return a->call != b->call ? a->call > b->call : n_chan(a) > n_chan(b);
 }
 
-/* What stages do together, in a call and outside all, goes in the order that
- * all of them keep. */
+/* Operations between stages, inside a call and outside, keep the order of all
+ * stages. */
 static void keep_order(Sched *sched)
 {
     int *v = NULL;
@@ -182,7 +180,8 @@ static void keep_order(Sched *sched)
 
 /* ---- order --------------------------------------------------------------- */
 
-/* Of the tasks that could run, the earliest in the model first. */
+/* Returns the order: of the tasks that could run, the earliest in the model
+ * first. */
 static int *order(Sched *sched)
 {
     Heap h = { 0 };

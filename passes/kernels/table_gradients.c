@@ -1,10 +1,9 @@
-/* table_gradients.c: the gradient of a table of which a step reads few rows (an
- * embedding), by these rows. As a tensor of the table's size, nearly all of it
- * zeros, it is cleared, added to, and read twice, for its norm and by the
- * optimizer:
+/* table_gradients.c: sparse gradients of tables, such as an embedding, of which
+ * a step reads few rows. A dense gradient, nearly all zeros, would be cleared,
+ * added to, and read twice, for its norm and by the optimizer:
  *
- *     %d = scatter_add %v %e axis=vocab     %t = number of each token
- *     %g = accum %d        [vocab hidden]   %f = that of the first alike
+ *     %d = scatter_add %v %e axis=vocab     %t = index of each token
+ *     %g = accum %d        [vocab hidden]   %f = index of the first equal one
  *     %m = mul %g %g                        %r = accum (scatter_add %v %f)
  *     %s = sum %m                                           [row hidden]
  *     %u = mul %g %b                  =>    %p = accum (scatter_add (%f == %t ?
@@ -13,23 +12,20 @@
  *                                           %x = gather %r (%p - 1)
  *                                           %u = mul %x %b
  *
- * Each row is added up in the same order, and the gather of row -1 is 0: the
- * same gradient. The sum of the squares has another order. So where a rank has
- * one micro-batch a step, nothing of the gradient is cut over ranks, and the
- * optimizer reads it element by element. Numbers of tokens are fp32, exactly.
- *
- * Qwen3's embedding has 311 million elements, of which a step of one sequence
- * reads 8. Measured on an H100, 4 layers, one micro-batch of 1 sequence 62.4 to
- * 61.4 ms a step (predicted: 1.2 less), of 4 sequences 144.8 to 142.9. */
+ * Each row is summed in the same order, and the gather of row -1 is 0, so the
+ * gradient is equal; the sum of squares has another order. Conditions: one
+ * micro-batch a rank and step, a gradient that is not sharded, and an optimizer
+ * that reads it element by element. Indices of tokens are exact in fp32.
+ * Measured: decisions/table-gradients.md. */
 #include "kernels.h"
 
-enum { FEW = 4, MOSTTOKENS = 1 << 22 }; /* rows of the table for a token */
+enum { FEW = 4, MOSTTOKENS = 1 << 22 }; /* FEW: rows of the table per token */
 
-/* What stands for an accumulator. */
+/* Replacement of an accumulator. */
 typedef struct TableRows {
     Node *sum;   /* [row rest] */
-    Node *place; /* [table], fp32: the number of its row and 1, or 0 */
-    Node *value; /* in post; null: nobody has asked for it */
+    Node *place; /* [table], fp32: 1 + index of its row, or 0 */
+    Node *value; /* in post; null: not needed yet */
 } TableRows;
 
 typedef struct TableGradients {
@@ -37,7 +33,7 @@ typedef struct TableGradients {
     Table *sum;  /* sum of squares -> its accumulator */
 } TableGradients;
 
-/* ---- where --------------------------------------------------------------- */
+/* ---- conditions ---------------------------------------------------------- */
 
 static int is_whole(const Node *scatter)
 {
@@ -45,7 +41,7 @@ static int is_whole(const Node *scatter)
            scatter->in[1]->sh == whole_type;
 }
 
-/* As scattered() makes it: the table's axis, then those of a row. */
+/* Is it laid out as by scattered(): the table's axis, then those of a row? */
 static int lies_by_rows(const Node *scatter)
 {
     const Node *v = scatter->in[0], *e = scatter->in[1];
@@ -70,7 +66,7 @@ static int is_table(const Node *n, const int *uses)
            n->dim[0].n >= FEW * g_elems(s->in[1]);
 }
 
-/* The value whose squares n, a number, is the sum of. */
+/* Returns the value whose squares scalar n sums; null: none. */
 static Node *summed(const Node *n)
 {
     const Node *m = n->op == Osum && n->reg == REGpost ? n->in[0] : NULL;
@@ -101,7 +97,7 @@ static void find(const TableGradients *tables, const Graph *g)
     }
 }
 
-/* ---- what ---------------------------------------------------------------- */
+/* ---- rewriting ----------------------------------------------------------- */
 
 /* Numbers of what has these dims, the last fastest. */
 static Node *numbers(Cursor b, const Dim *dim, int nd)

@@ -1,21 +1,21 @@
-/* pipe.c: one graph becomes a graph for each pipeline stage, which has only the
- * nodes that run there, in calls. What one stage makes and another reads is
- * sent:
+/* pipe.c: splits a graph into one graph for each pipeline stage, which has the
+ * nodes that run there, in calls. A value of one stage that another stage reads
+ * is sent:
  *
  *     %h = mul %x %w     F of 0       role 0  F0:        %h = mul %x %w
  *     %y = mul %h %v     F of 1  =>           send.F0.F1: %s = send %h peer=1
  *                                     role 1  recv.F0.F1: %r = recv peer=0
  *                                             F1:        %y = mul %r %v
  *
- * A value goes to a stage once, to the first call that reads it there. Calls of
- * one stage read each other's values where they lie. Which call runs when is
- * the table (schedule.c), for eval and forward without its backward. What
- * stands before the bodies is made by every stage that reads it. */
+ * A value is sent to a stage once, to the first call that reads it there. Calls
+ * of one stage read each other's values directly. The schedule table
+ * (schedule.c) orders the calls; eval and forward have no backward. Values made
+ * before the bodies are computed by every stage that reads them. */
 #include <limits.h>
 
 #include "pipe.h"
 
-/* ---- what crosses -------------------------------------------------------- */
+/* ---- transfers ----------------------------------------------------------- */
 
 static int edge_of(Pipe *pipe, const Assignment *from, const Assignment *to)
 {
@@ -47,7 +47,7 @@ static void find_crossings(Pipe *pipe)
 
 /* ---- parts --------------------------------------------------------------- */
 
-/* n as call `call` (1 + its index) of stage s reads it. */
+/* Returns the node that call `call` (1 + index) of stage s reads for n. */
 static Node *seen(Pipe *pipe, int s, int call, Node *n)
 {
     StagePart *part = &pipe->part[s];
@@ -75,7 +75,7 @@ static Node *seen(Pipe *pipe, int s, int call, Node *n)
     return *table_at_pair(part->anew, KEYP(n), (uint64_t)call) = c;
 }
 
-/* n, or a copy of a route, in a call of stage s. */
+/* Adds n, or a copy of a route, to a call of stage s. */
 static void put_in_call(Pipe *pipe, int s, int call, Node *n)
 {
     StagePart *part = &pipe->part[s];
@@ -234,7 +234,7 @@ static int same_spot(const Assignment *a, const Assignment *b)
     return a->chunk == b->chunk && a->work == b->work;
 }
 
-/* All calls in the order of time: what comes in, the work, what goes out. */
+/* Fills a call: receives, work, sends. Calls are filled in order of time. */
 static void fill_call(Pipe *pipe, Assignment at)
 {
     int s = pipe->schedule->rank[at.chunk];
@@ -273,7 +273,7 @@ static void fill_bodies(Pipe *pipe)
     }
 }
 
-/* ---- a stage's graph, done ----------------------------------------------- */
+/* ---- completion of a stage's graph --------------------------------------- */
 
 static void append(Graph *g, Node **v, Region reg)
 {
@@ -282,7 +282,7 @@ static void append(Graph *g, Node **v, Region reg)
             vec_push(g->arena, g->node, v[i]);
 }
 
-/* What stands ready goes to the first region that reads it. */
+/* Places sources in the first region that reads them. */
 static void place_sources(const StagePart *part, Node *const *all)
 {
     for (size_t i = 0; i < vec_len(part->source); i++)
@@ -317,8 +317,8 @@ static void join_parts(StagePart *part)
     }
 }
 
-/* Where its value lies: a member of a bucket that ranks keep shards of has none
- * of its own. */
+/* Returns the stages that hold a parameter's value: that of its bucket for a
+ * member whose bucket is sharded. */
 static const Holders *held_of(const Pipe *pipe, const Param *param)
 {
     int packed = is_member(param, NULL) && g_param(pipe->graph, param->bucket);
@@ -326,8 +326,8 @@ static const Holders *held_of(const Pipe *pipe, const Param *param)
     return pipe_held(pipe->held, packed ? param->bucket : param->path);
 }
 
-/* Those that the stage has in any program; the first has those that nobody
- * uses. */
+/* Keeps the parameters that the stage has in any program; the first stage keeps
+ * unused ones. */
 static void keep_params(Pipe *pipe, Graph *g)
 {
     Param **old = g->param;
@@ -377,7 +377,7 @@ static void cut(Pipe *pipe)
     *pipe->graph = *pipe->part[0].graph;
 }
 
-/* Before any is cut it is known what all need. */
+/* The needs of all programs are found before any is split. */
 void pipe_programs(Graph *const *g)
 {
     size_t n = vec_len(g);
@@ -394,7 +394,7 @@ void pipe_programs(Graph *const *g)
     arena_free(scratch);
 }
 
-/* A program by itself. */
+/* Splits a single program. */
 void pass_pipe(Graph *g)
 {
     Graph **v = NULL;

@@ -1,21 +1,22 @@
-/* pipe_assign.c: who runs where. Every node of the body gets a chunk and a work
- * of it: F, or B, or with a schedule that splits the backward I (what earlier
- * chunks wait for) and W (the rest; of a fallback I has all).
+/* pipe_assign.c: assigns nodes to chunks. Every node of the body gets a chunk
+ * and a work: F, or B, or with a schedule that splits the backward I (input
+ * gradients, for which earlier chunks wait) and W (the rest; in a fallback I
+ * has all).
  *
- *     forward    the chunk of its unit, or a later one of an operand; what is
- *                in no unit goes with E, or with L when it needs the last unit
- *                (with that when an mtp unit reads it: the last norm)
- *     backward   the same the other way: the chunk of its unit or an earlier
- *                one of a gradient that it reads; in no unit: L, or E when it
- *                needs the gradient of the first unit
- *     free       what depends on inputs only, or on parameters only (masks,
- *                casts, gathered weights), is made anew by each call that reads
- *                it
- *     gathered   what only one other chunk reads is gathered there: the shard
- *                is sent
+ *     forward    the chunk of its unit, or a later one of an operand; a node in
+ *                no unit is in E, or in L if it needs the last unit (in that
+ *                unit's chunk if an mtp unit reads it: the last norm)
+ *     backward   reversed: the chunk of its unit or an earlier one of a gradient
+ *                that it reads; in no unit: L, or E if it needs the gradient of
+ *                the first unit
+ *     free       nodes that depend on inputs only, or on parameters only (masks,
+ *                casts, gathered weights), are computed by each call that reads
+ *                them
+ *     gathered   a value that only one other chunk reads is gathered there: its
+ *                shard is sent
  *
- * A gradient that several chunks add to is accumulated by each of them and
- * added up in post:
+ * A gradient with terms of several chunks is accumulated by each of them and
+ * summed in post:
  *
  *     %a = add %x %y       x: B of 0, y: B of 3      %g  = accum %x
  *     %g = accum %a                            =>    %g2 = accum %y
@@ -31,13 +32,13 @@ typedef struct Assign {
     Pipe *pipe;
     Graph *graph;
     const Stages *st;
-    char *needs; /* by id from here on: DATA WEIGHT */
+    char *needs; /* [id], as the next fields: DATA WEIGHT */
     char *back;  /* 1: of the backward; 2: reads no gradient */
     char *ends;  /* needs the last unit, or (backward) the
                                      gradient of the first */
-    char *feeds; /* some unit's forward needs it */
-    Table *home; /* scopes of what does: 1 + chunk */
-    int last;    /* the last unit that is no mtp */
+    char *feeds; /* a unit's forward needs it */
+    Table *home; /* scope of such nodes -> 1 + chunk */
+    int last;    /* the last unit that is not mtp */
 } Assign;
 
 static int is_sink(const Node *n)
@@ -45,7 +46,7 @@ static int is_sink(const Node *n)
     return optab[n->op].cls == SINK;
 }
 
-/* Made anew by each call that reads it. */
+/* Is n computed by each call that reads it? */
 static int is_free(const Assign *assign, const Node *n)
 {
     return optab[n->op].cls == SRC || n->reg != REGbody ||
@@ -97,7 +98,7 @@ static int min(int x, int y)
     return x < y ? x : y;
 }
 
-/* The backward of this scope will stand where its forward does. */
+/* Places the backward of this scope in its forward's chunk. */
 static int live_at(Assign *assign, const Scope *scope, int chunk)
 {
     if (scope->base != assign->graph->top)
@@ -132,15 +133,15 @@ static void forward(Assign *assign, const Node *n, Assignment *assignment)
 
 /* ---- backward ------------------------------------------------------------ */
 
-/* A gradient on its way into its accumulator is no unit's, but stays where it
- * is made. */
+/* Is n between a gradient and its accumulator? Such nodes stay in the
+ * gradient's chunk, not in their unit's. */
 static int is_gradient_sum(const Node *n)
 {
     return n->scope->part == PARTgrad;
 }
 
-/* What reads no gradient of a unit stands where its forward stands, and later
- * where it is first read (settle). */
+/* Assigns a backward node; without a gradient of a unit it gets the chunk of
+ * its forward, and later that of its first reader (settle). */
 static void backward_of(Assign *assign, const Node *n, Assignment *assignment)
 {
     int unit = unit_at(assign->st, n->scope), at = NOBODY, fwd = -1, reads = 0;
@@ -175,8 +176,8 @@ static void backward_of(Assign *assign, const Node *n, Assignment *assignment)
                                 : at;
 }
 
-/* From the last node to the first: f on each backward node that backward node i
- * reads. */
+/* Calls f for each backward node that backward node i reads, from the last node
+ * to the first. */
 static void for_each_backward_read(Assign *assign,
                                    void (*f)(Assign *assign, int read, int by))
 {
@@ -192,7 +193,7 @@ static void for_each_backward_read(Assign *assign,
     }
 }
 
-/* Backward nodes that read no gradient run no later than what reads them. */
+/* Moves backward nodes that read no gradient to the chunk of their reader. */
 static void settle(Assign *assign, int read, int by)
 {
     Assignment *assignment = &assign->pipe->spot[read];
@@ -202,7 +203,7 @@ static void settle(Assign *assign, int read, int by)
             max(assignment->chunk, assign->pipe->spot[by].chunk);
 }
 
-/* By id the one chunk that reads it, -1: none, -2: several. */
+/* Returns [id]: the only chunk that reads the node, -1: none, -2: several. */
 static int *only_readers(const Assign *assign)
 {
     int *only = alloc(assign->pipe->arena,
@@ -213,8 +214,8 @@ static int *only_readers(const Assign *assign)
     return only;
 }
 
-/* A whole or a part of it made from shards only for another chunk is made there
- * (of the same direction: what F keeps for a later B stays). */
+/* Moves a gather, or a part of one, that only one other chunk of the same
+ * direction reads to that chunk; values that F keeps for a later B stay. */
 static void gather_at_reader(Assign *assign)
 {
     Assignment *spot = assign->pipe->spot;
@@ -240,7 +241,7 @@ static void gather_at_reader(Assign *assign)
     }
 }
 
-/* I: some earlier chunk needs it. */
+/* Marks nodes that an earlier chunk needs as I. */
 static void split_backward(Assign *assign, int read, int by)
 {
     Assignment *x = &assign->pipe->spot[read], *y = &assign->pipe->spot[by];
@@ -249,9 +250,10 @@ static void split_backward(Assign *assign, int read, int by)
         x->work = WI;
 }
 
-/* ---- all ----------------------------------------------------------------- */
+/* ---- all nodes ----------------------------------------------------------- */
 
-/* What several results are taken from, and a sink's operand, say where. */
+/* Does n have the chunk of its operand: a part of several results, or a
+ * sink? */
 static int follows(const Assign *assign, const Node *n)
 {
     return n->nin && !is_free(assign, n->in[0]) &&
@@ -273,8 +275,9 @@ static void follow(Assign *assign)
     }
 }
 
-/* What the backward does that no earlier chunk waits for. A fallback does it in
- * I too: what it rebuilds need not be kept until W. */
+/* Returns the work of backward nodes for which no earlier chunk waits. A
+ * fallback runs them in I too, so that recomputed values need not be kept until
+ * W. */
 static WorkKind last_work(const Pipe *pipe)
 {
     return !pipe->splits ? WB : pipe->graph->prog == PGfallback ? WI : WW;
@@ -299,7 +302,7 @@ static void place(Assign *assign, Node *n)
         forward(assign, n, assignment);
 }
 
-/* Chunks, works, and what crosses stages. */
+/* Assigns chunks and works, and finds transfers. */
 static void assign(Pipe *pipe)
 {
     Graph *g = pipe->graph;
@@ -347,7 +350,7 @@ static void add_terms(Pipe *pipe, Node *n, const int *uses, Terms *terms,
     add_terms(pipe, n->in[1], uses, terms, 0);
 }
 
-/* The terms that lie in chunk, added; null: none. */
+/* Returns the sum of the terms in a chunk; null: none. */
 static Node *sum_in(Pipe *pipe, const Terms *terms, const Node *like, int chunk)
 {
     Node *sum = NULL;
@@ -366,8 +369,8 @@ static Node *sum_in(Pipe *pipe, const Terms *terms, const Node *like, int chunk)
     return sum;
 }
 
-/* Accumulators of the chunks other than `own`, added to acc; null: there is no
- * other. */
+/* Returns acc plus the accumulators of chunks other than `own`; null: there are
+ * no others. */
 static Node *split_accum(Pipe *pipe, Node *acc, const Terms *terms, int own)
 {
     Node *add = acc->in[0], *all = NULL;
@@ -378,7 +381,7 @@ static Node *split_accum(Pipe *pipe, Node *acc, const Terms *terms, int own)
             continue;
         Node *more = g_copyof(pipe->graph, acc, &x);
         Node *in[2] = { all ? all : acc, more };
-        more->of = NULL; /* a part of it */
+        more->of = NULL; /* a part of the gradient */
         all = g_copyof(pipe->graph, add, in);
         all->reg = REGpost;
         all->dt = acc->dt;
@@ -391,7 +394,7 @@ static Node *split_accum(Pipe *pipe, Node *acc, const Terms *terms, int own)
     return all;
 }
 
-/* Chunk of the first term on the stage that owns what acc is the gradient of,
+/* Returns the chunk of the first term on the stage that owns acc's parameter,
  * or else of the first term; -2: a term is in no chunk. */
 static int own_chunk(const Pipe *pipe, const Table *held, const Node *acc,
                      const Terms *terms)
@@ -409,7 +412,7 @@ static int own_chunk(const Pipe *pipe, const Table *held, const Node *acc,
     return own;
 }
 
-/* Post reads `all` in place of the accumulator. */
+/* Replaces the accumulator by `all` in post. */
 static void read_instead(Graph *g, Node *const *all, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -420,8 +423,8 @@ static void read_instead(Graph *g, Node *const *all, size_t count)
         }
 }
 
-/* New nodes stand at the end; those of the body go before post, where the sums
- * follow. */
+/* Moves new nodes of the body, which are at the end, before post; the sums
+ * follow there. */
 static void reorder(Graph *g, size_t count)
 {
     Node **old = g->node;
@@ -440,8 +443,8 @@ static void reorder(Graph *g, size_t count)
     }
 }
 
-/* An accumulator of the body that has lost its operand's place comes behind it
- * (reorder puts new sums at the end of the body). */
+/* Splits all gradients with terms of several chunks. reorder puts new sums at
+ * the end of the body, so their accumulators are moved after them. */
 static int split_sums(Pipe *pipe, const Table *held)
 {
     Graph *g = pipe->graph;
@@ -467,7 +470,7 @@ static int split_sums(Pipe *pipe, const Table *held)
     return 1;
 }
 
-/* Operands before users, otherwise as they stand. */
+/* Appends n after its operands, otherwise in the present order. */
 static void visit(Graph *g, Node *n)
 {
     if (n->mark)
@@ -490,7 +493,7 @@ static void sort_nodes(Graph *g)
         visit(g, old[i]);
 }
 
-/* What the bodies of one program alone need. */
+/* Returns the needs of one program's bodies. */
 static Table *held_by(const Pipe *pipe)
 {
     Pipe alone = *pipe;

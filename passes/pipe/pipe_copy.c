@@ -1,4 +1,4 @@
-/* pipe_copy.c: nodes of the program copied into the graph of a stage. */
+/* pipe_copy.c: copies nodes of the program into the graph of a stage. */
 #include "pipe.h"
 
 Node *pipe_copy(Pipe *pipe, int s, Node ***list, const Node *n, Node *const *in)

@@ -1,16 +1,16 @@
-/* pipe_own.c: which stages need a value, and which have a parameter or a state.
+/* pipe_own.c: finds the stages that need a value, and those that have a
+ * parameter or state.
  *
- * The last is one decision for all programs of a model, made before any of them
- * is cut:
+ * The latter is one decision for all programs of a model, before any is split:
  *
  *     has      stages whose bodies read it, in any program
- *     owner    the first of them; what the optimizer takes together (a
- *              parameter with its master and moments, members of a bucket) has
- *              one owner, the first stage that has any of it. What no body
- *              reads gets its owner where post writes it (pipe_post.c).
+ *     owner    the first of them; the parameters of one update (a parameter with
+ *              its master and moments, members of a bucket) have one owner, the
+ *              first stage that has any of them. A value that no body reads gets
+ *              its owner where post writes it (pipe_post.c).
  *
- * The owner updates it and sends the new value to the others, whose copies are
- * as fresh in programs that do not train. */
+ * The owner updates it and sends the new value to the others, so their copies
+ * are up to date in programs that do not train. */
 #include <limits.h>
 
 #include "pipe.h"
@@ -20,7 +20,7 @@ Node *read_by(const Node *n, int k)
     return k < n->nin ? n->in[k] : k == n->nin ? n->map : NULL;
 }
 
-/* ---- what a stage needs -------------------------------------------------- */
+/* ---- needs of a stage ---------------------------------------------------- */
 
 int pipe_stage_at(const Pipe *pipe, const Node *n)
 {
@@ -29,8 +29,8 @@ int pipe_stage_at(const Pipe *pipe, const Node *n)
     return chunk < 0 ? -1 : pipe->schedule->rank[chunk];
 }
 
-/* Calls of one micro-batch in the order of time, as far as it is known: F up,
- * then B or I down. W stands with its I. */
+/* Returns the place of a call in the known order of a micro-batch's calls: F
+ * ascending, then B or I descending. W has the place of its I. */
 static int moment(const Pipe *pipe, const Assignment *assignment)
 {
     return assignment->work == WF ? assignment->chunk
@@ -52,8 +52,8 @@ static void need(Pipe *pipe, const Node *x, int stage, int when)
         *at = when;
 }
 
-/* A value of another stage's is sent. What is in no call is made by each stage
- * that reads it, and so is a route; rows need theirs. */
+/* Finds values to send. Nodes outside calls, and routes, are computed by each
+ * stage that reads them; rows need their route. */
 void pipe_needs(Pipe *pipe)
 {
     size_t count = vec_len(pipe->graph->node),
@@ -78,7 +78,7 @@ void pipe_needs(Pipe *pipe)
     }
 }
 
-/* ---- who has what -------------------------------------------------------- */
+/* ---- holders ------------------------------------------------------------- */
 
 Holders *pipe_held(const Table *held, const char *path)
 {
@@ -116,7 +116,7 @@ static void hold(Pipe *pipe, const Node *n)
     }
 }
 
-/* The first program that has a parameter says what it is taken with: step. */
+/* The first program that has a parameter, step, determines its update. */
 void pipe_hold(Pipe *pipe)
 {
     for (size_t i = 0; i < vec_len(pipe->graph->param); i++) {

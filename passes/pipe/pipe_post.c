@@ -1,11 +1,11 @@
-/* pipe_post.c: what follows the bodies, on each stage. A node of post runs
- * where what it reads lies: the accumulators of a stage, the parameters it
- * owns. What depends on nothing of a stage is made by all that read it.
+/* pipe_post.c: post of each stage. A node of post runs where its operands are:
+ * the accumulators of a stage, the parameters it owns. Nodes that depend on no
+ * stage are computed by all readers.
  *
  *     scalars    a sum over several stages is a sum on each and a pp_sum;
  *                any other scalar that another stage reads is a pp_sum to
- *                which the others add 0. Then all stages have it. Those that
- *                need no other first go together, as elements of one vector.
+ *                which the others add 0. Then all stages have it. Independent
+ *                ones are combined as elements of one vector.
  *     tensors    are sent to the stage that reads them
  *
  *     %t = add %l0 %l1               role 0    %v = concat %l0 %m    role 1 ..
@@ -13,13 +13,13 @@
  *     %b = result %m                           %a = result %s[0]
  *                                              %b = result %s[1]
  *
- * Results are on every stage. A parameter or state is written by its owner
- * (pipe_own.c), who sends the value to the stages that have a copy. One that no
- * body reads lies where post makes what it is given, or on the first stage.
+ * Results are on every stage. The owner (pipe_own.c) writes a parameter or
+ * state and sends the value to stages with a copy. One that no body reads is on
+ * the stage that computes its value, or on the first stage.
  *
- * A route is not sent but made again of what it is made of.
+ * A route is not sent but computed again from its operands.
  *
- * What stages do together carries its place in one order (the attribute j of
+ * Operations between stages have a number in one order (the attribute j of
  * pp_sum, the channel of send and recv), which every stage keeps. */
 #include "pipe.h"
 
@@ -29,7 +29,7 @@ static Node *value(Pipe *pipe, int s, Node *n);
 
 /* ---- homes --------------------------------------------------------------- */
 
-/* Where a node is that reads values of homes a and b. */
+/* Returns the home of a node that reads values of homes a and b. */
 static int join(const Node *n, int a, int b)
 {
     if (a == ANY || b == ANY)
@@ -49,7 +49,8 @@ static int of_operands(const Pipe *pipe, const Node *n, int scalars)
     return home;
 }
 
-/* Tensors say where a node runs, scalars come to them. */
+/* Returns a node's home, which its tensor operands determine; scalars are sent
+ * there. */
 static int home_of(const Pipe *pipe, const Node *n)
 {
     if (is_lasting(n))
@@ -65,7 +66,7 @@ static int home_of(const Pipe *pipe, const Node *n)
     return home == SUM && !(n->op == Oadd && n->nd == 0) ? ANY : home;
 }
 
-/* Those that no body reads get an owner. */
+/* Gives an owner to parameters and states that no body reads. */
 static void adopt(Pipe *pipe)
 {
     for (size_t i = 0; i < vec_len(pipe->graph->node); i++) {
@@ -96,7 +97,7 @@ static void find_homes(Pipe *pipe)
 
 /* ---- building ------------------------------------------------------------ */
 
-/* A node of op in post of stage s, in n's type. */
+/* Builds a node of op in post of stage s, with n's type. */
 static Node *made_of(Pipe *pipe, int s, Op op, const Node *n, int nin,
                      Node *const *in)
 {
@@ -117,7 +118,7 @@ static Node *made_of(Pipe *pipe, int s, Op op, const Node *n, int nin,
     return r;
 }
 
-/* The same of one operand, or none. */
+/* made_of with one operand, or none. */
 static Node *made(Pipe *pipe, int s, Op op, const Node *n, Node *in)
 {
     return made_of(pipe, s, op, n, in != NULL, &in);
@@ -135,7 +136,7 @@ static Node *copied(Pipe *pipe, int s, Node *n)
     return c;
 }
 
-/* ---- from stage to stage ------------------------------------------------- */
+/* ---- transfers ----------------------------------------------------------- */
 
 static Node *sent(Pipe *pipe, int from, int to, Node *n)
 {
@@ -163,7 +164,7 @@ static void terms_of(const Pipe *pipe, Node *n, Node ***out)
     terms_of(pipe, n->in[1], out);
 }
 
-/* What each stage adds to n; null: 0. */
+/* Finds the term that each stage adds to n; null: 0. */
 static void parts_of(Pipe *pipe, Node *n, Node **part)
 {
     Node **term = NULL;
@@ -181,7 +182,7 @@ static void parts_of(Pipe *pipe, Node *n, Node **part)
     }
 }
 
-/* Truth values go as numbers. */
+/* Returns a node with the type of n's pp_sum: booleans are sent as numbers. */
 static Node like_sum(const Node *n)
 {
     Node like = *n;
@@ -190,7 +191,7 @@ static Node like_sum(const Node *n)
     return like;
 }
 
-/* x on stage s as an element of a vector. */
+/* Returns x on stage s as a vector of one element. */
 static Node *element(Pipe *pipe, int s, const Node *like, Node *x)
 {
     Node one = *like;
@@ -210,7 +211,7 @@ static Node *number(Pipe *pipe, int s, const Node *like, Node *x)
     return x;
 }
 
-/* k scalars, or one, as an operand of a pp_sum. */
+/* Returns k scalars as one operand of a pp_sum. */
 static Node *vector_of(Pipe *pipe, int s, const Node *like, Node **x, int k)
 {
     if (k == 1)
@@ -225,7 +226,7 @@ static Node *vector_of(Pipe *pipe, int s, const Node *like, Node **x, int k)
     return c;
 }
 
-/* Element i of such a vector of k. */
+/* Returns element i of such a vector of k. */
 static Node *taken(Pipe *pipe, int s, const Node *n, const Node *like, Node *v,
                    int i, int k)
 {
@@ -245,8 +246,8 @@ static Node *taken(Pipe *pipe, int s, const Node *n, const Node *like, Node *v,
     return made_of(pipe, s, One, n, 2, in);
 }
 
-/* Scalars of one dtype to all stages in one sum, each where it is asked for
- * in the place of n[i]. */
+/* Sums k scalars of one dtype over all stages in one pp_sum; the results
+ * replace n[i]. */
 static void to_all(Pipe *pipe, Node *const *n, int k)
 {
     Node ***part = alloc(pipe->arena, (size_t)k * sizeof *part);
@@ -277,7 +278,7 @@ static int is_before(const Node *n)
     return n->reg != REGpost || any_region(n);
 }
 
-/* From before post, and on stage s without being sent there. */
+/* Is n made before post and on stage s without a transfer? */
 static int stands_on(const Pipe *pipe, int s, const Node *n)
 {
     int home = pipe->home[n->id];
@@ -287,7 +288,7 @@ static int stands_on(const Pipe *pipe, int s, const Node *n)
             (is_lasting(n) && pipe_held(pipe->held, n_name(n))->has[s]));
 }
 
-/* n on stage s: there, or from its home. */
+/* Returns n on stage s: computed there, or sent from its home. */
 static Node *value(Pipe *pipe, int s, Node *n)
 {
     int home = pipe->home[n->id];
@@ -317,7 +318,7 @@ static int writes_on(const Pipe *pipe, const Node *write, int s)
     return s == *h->owner || h->has[s];
 }
 
-/* The owner first: it has what the others wait for. */
+/* Adds a write, on the owner first, since the others wait for its value. */
 static void put_write(Pipe *pipe, Node *n)
 {
     int owner = pipe_owner(pipe->held, n_name(n->in[0]));
@@ -346,16 +347,16 @@ static void put_sink(Pipe *pipe, Node *n)
         put_write(pipe, n);
 }
 
-/* ---- together ------------------------------------------------------------ */
+/* ---- combined sums ------------------------------------------------------- */
 
-/* Scalars that go to all stages, by how many sums they need before: found by
- * walking as value() will. */
+/* Scalars that go to all stages, by the number of sums that must precede them,
+ * found by the same walk as value()'s. */
 typedef struct ScalarTransfers {
     Pipe *pipe;
-    int *seen;  /* by id and stage: 1 + rounds; 0: not yet */
-    int *round; /* by id: its own, from 1; 0: not asked */
+    int *seen;  /* [id][stage]: 1 + rounds; 0: not visited */
+    int *round; /* [id]: its round, from 1; 0: not a scalar to send */
     Node **all; /* vec */
-    int last;   /* round */
+    int last;   /* last round */
 } ScalarTransfers;
 
 static int rounds(ScalarTransfers *transfers, int s, Node *n);
@@ -405,7 +406,7 @@ static int rounds_before(ScalarTransfers *transfers, int s, Node *n)
     return map > there ? map : there;
 }
 
-/* Sums that must be done before n is on stage s. */
+/* Returns the number of sums that must precede n on stage s. */
 static int rounds(ScalarTransfers *transfers, int s, Node *n)
 {
     int *seen = &transfers->seen[n->id * transfers->pipe->stages + s];
@@ -424,7 +425,7 @@ static void ask(ScalarTransfers *transfers, Node *n)
             rounds(transfers, s, n->in[1]);
 }
 
-/* As elements of one vector: only what is whole, or a sum, may be one. */
+/* Can two scalars share a vector? Both must be whole, or both sums. */
 static int go_together(const Node *x, const Node *y)
 {
     for (int i = 0; i < MAXATOM; i++)
@@ -467,7 +468,7 @@ static void sum_together(Pipe *pipe)
         sum_round(&x, r);
 }
 
-/* ---- the pass's last part ------------------------------------------------ */
+/* ---- interface ----------------------------------------------------------- */
 
 void pipe_post(Pipe *pipe)
 {

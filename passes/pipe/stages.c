@@ -1,22 +1,22 @@
-/* stages.c: how a model is cut into the chunks of a pipeline. Its units are the
- * outermost scopes with a number ("layers.3" of "layers.3.attn"); what stands
- * before the first unit is E (embedding), after the last L (head and loss).
+/* stages.c: divides a model into the chunks of a pipeline. Its units are the
+ * outermost scopes with a number ("layers.3" of "layers.3.attn"); nodes before
+ * the first unit are E (embedding), after the last L (head and loss).
  *
  *     E  layers.0  layers.1  layers.2  L      fold.pp=2     Et|ttL
  *
- * fold.layout says it as Megatron does: E t m L, m a unit "mtp.<n>", t any
- * other, | between chunks, x*n and (x)*n repeat. Without it the largest chunk
- * is made as small as contiguous chunks allow, by FLOPs of the forward. */
+ * fold.layout has Megatron's syntax: E t m L, m a unit "mtp.<n>", t any other,
+ * | between chunks, x*n and (x)*n repeat. The default minimizes the largest
+ * chunk among contiguous divisions, by FLOPs of the forward. */
 #include <ctype.h>
 
 #include "pipe.h"
 
-enum { LONGEST = 1 << 16 }; /* letters of a layout */
+enum { LONGEST = 1 << 16 }; /* limit of a layout's letters */
 
 typedef struct StageCut {
     Graph *graph;
     Stages *st;
-    double *cost; /* vec: of E, each unit, L */
+    double *cost; /* vec: costs of E, each unit, L */
 } StageCut;
 
 static int is_mtp(const Scope *unit)
@@ -78,7 +78,7 @@ typedef struct Letter {
 typedef struct PatternReader {
     Graph *graph;
     const char *s, *p;
-    Letter *out; /* vec: without counts and parentheses */
+    Letter *out; /* vec: letters after expansion */
 } PatternReader;
 
 static _Noreturn void bad(const PatternReader *reader, int at, const char *fmt,
@@ -114,7 +114,7 @@ static void letter(PatternReader *reader)
     bad(reader, at, "'%c' is none of E t m L |", c);
 }
 
-/* "*29" behind the letters from `first` on. */
+/* Reads "*29" and repeats the letters from `first` on. */
 static void repeat(PatternReader *reader, size_t first)
 {
     int at = (int)(reader->p++ - reader->s) + 1;
@@ -158,7 +158,7 @@ static void letters(PatternReader *reader, int depth)
         bad(reader, (int)(reader->p - reader->s) + 1, "')' without '('");
 }
 
-/* ---- what it means ------------------------------------------------------- */
+/* ---- application to the model -------------------------------------------- */
 
 static int count_letters(const PatternReader *reader, char c)
 {
@@ -221,7 +221,7 @@ static void check_counts(const PatternReader *reader, const Stages *st)
     check_units(reader, st, 1);
 }
 
-/* The next unit of a kind; where the model has none, nothing. */
+/* Assigns the next unit of a kind to a chunk, if the model has one. */
 static void give_unit(Stages *st, int *next, int mtp, int chunk)
 {
     while (*next < st->nunit && is_mtp(st->unit[*next]) != mtp)
@@ -312,9 +312,10 @@ static const char *layout_text(Arena *a, const Stages *st)
 
 /* ---- equal shares -------------------------------------------------------- */
 
-/* best[k][i]: items 0..i-1 in chunks 0..k, the first and the last of them not
- * empty. With limit 0 the largest chunk, otherwise the sum of squares where no
- * chunk is beyond the limit. from[k][i]: where chunk k begins. */
+/* Dynamic program. best[k][i]: items 0..i-1 in chunks 0..k, the first and the
+ * last of them not empty. limit 0 minimizes the largest chunk; otherwise the
+ * sum of squares with no chunk beyond the limit. from[k][i]: start of chunk k.
+ * Returns the optimum. */
 static double shares(Arena *a, const double *cost, int n, int chunks,
                      double limit, int *begin)
 {
@@ -347,7 +348,7 @@ static double shares(Arena *a, const double *cost, int n, int chunks,
     return best[last * w + (size_t)n];
 }
 
-/* The largest chunk as small as can be; of all such cuts the most even. */
+/* Minimizes the largest chunk, and among these divisions the sum of squares. */
 static void cut_by_cost(StageCut *cut)
 {
     Stages *st = cut->st;
@@ -366,8 +367,6 @@ static void cut_by_cost(StageCut *cut)
     arena_free(a);
 }
 
-/* ---- the cut ------------------------------------------------------------- */
-
 /* ---- between units ------------------------------------------------------- */
 
 enum { AFTER = 1, BEFORE = 2 }; /* it reads a unit; a unit reads it */
@@ -380,7 +379,8 @@ static void add_scope(Arena *a, const Scope ***v, const Scope *scope)
     vec_push(a, *v, scope);
 }
 
-/* By the model, so that programs without that later unit agree. */
+/* Finds Stages.between in the model, so that programs without the later unit
+ * agree. */
 static void find_between(Graph *g, Stages *st)
 {
     size_t n = vec_len(g->node);
