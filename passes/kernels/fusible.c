@@ -12,7 +12,7 @@ int is_reduction(const Node *n)
     return optab[n->op].cls == RED;
 }
 
-/* In memory before any kernel? */
+/* Is it in memory before any kernel runs? */
 static int is_source(const Node *n)
 {
     return n->op == Oinput || is_lasting(n) || n->op == Ostepval ||

@@ -25,7 +25,7 @@ enum { FEW = 4, MOSTTOKENS = 1 << 22 }; /* FEW: rows of the table per token */
 typedef struct TableRows {
     Node *sum;   /* [row rest] */
     Node *place; /* [table], fp32: 1 + index of its row, or 0 */
-    Node *value; /* in post; null: not needed yet */
+    Node *value; /* node of post; null: not needed yet */
 } TableRows;
 
 typedef struct TableGradients {

@@ -6,10 +6,10 @@
  *     forward    the chunk of its unit, or a later one of an operand; a node in
  *                no unit is in E, or in L if it needs the last unit (in that
  *                unit's chunk if an mtp unit reads it: the last norm)
- *     backward   reversed: the chunk of its unit or an earlier one of a gradient
+ *     backward   reversed: the chunk of its unit or an earlier one of a term
  *                that it reads; in no unit: L, or E if it needs the gradient of
  *                the first unit
- *     free       nodes that depend on inputs only, or on parameters only (masks,
+ *     free       nodes that depend only on inputs, or on parameters (masks,
  *                casts, gathered weights), are computed by each call that reads
  *                them
  *     gathered   a value that only one other chunk reads is gathered there: its

@@ -4,10 +4,10 @@
  * The latter is one decision for all programs of a model, before any is split:
  *
  *     has      stages whose bodies read it, in any program
- *     owner    the first of them; the parameters of one update (a parameter with
+ *     owner    the first of them; parameters of one update (a parameter with
  *              its master and moments, members of a bucket) have one owner, the
- *              first stage that has any of them. A value that no body reads gets
- *              its owner where post writes it (pipe_post.c).
+ *              first stage that has any of them. Values that no body reads get
+ *              their owner where post writes them (pipe_post.c).
  *
  * The owner updates it and sends the new value to the others, so their copies
  * are up to date in programs that do not train. */
