@@ -1,7 +1,7 @@
 /* arrow.c: a column of texts in a file of Arrow's IPC format, as Hugging Face
- * datasets are on disk: messages, each a flatbuffer and the buffers it names
- * (arrow/format/Message.fbs, Schema.fbs), one behind the other in a stream,
- * listed at the end of a file. Every place is checked before it is read. */
+ * datasets are on disk: messages, each a flatbuffer and its buffers
+ * (arrow/format/Message.fbs, Schema.fbs), consecutive in a stream, listed in
+ * the footer of a file. Every offset is checked before it is read. */
 #include "data.h"
 
 enum { MOSTFIELDS = 1 << 16, CONTINUES = -1 };
@@ -30,46 +30,46 @@ typedef enum ArrowHeader {
     HEADERbatch
 } ArrowHeader;
 
-/* Bytes of an entry: offsets of 32 or 64 bits, or a length, 4 bytes of the text
- * and its place, or the text. */
+/* Entry of a text, by bytes: an offset of 32 or 64 bits; or a view: a length,
+ * then 4 bytes of the text and its place, or the whole text. */
 typedef enum ArrowEntry {
     ENTRYoffset = 4,
     ENTRYwide = 8,
     ENTRYview = 16
 } ArrowEntry;
 
-/* Texts of a batch: places, valid 0: all are. `list` is where the buffers of
- * views are listed. */
+/* Texts of a batch: offsets of its buffers; valid 0: no nulls. list: place of
+ * the list of view buffers. */
 typedef struct ArrowTexts {
     int64_t rows, valid, entries, data, bytes, list, lists, body;
 } ArrowTexts;
 
-typedef struct ArrowPlace { /* of a column in batches */
+typedef struct ArrowPlace { /* place of a column in batches */
     int64_t node, buffer;
     int64_t views; /* columns of views before it, each with more buffers */
 } ArrowPlace;
 
 struct ArrowRows {
     const uint8_t *map;
-    int64_t size, at;            /* the next message */
-    int file;                    /* its footer lists places of messages: */
-    int64_t block[2], blocks[2]; /* of dictionaries, batches; those to come */
-    int64_t fields;              /* of the schema, met so far */
-    int bad;                     /* a place beyond the file was asked for */
-    int found;                   /* the column is there */
+    int64_t size, at;            /* offset of the next message */
+    int file;                    /* a footer lists the places of messages: */
+    int64_t block[2], blocks[2]; /* dictionaries, batches; remaining ones */
+    int64_t fields;              /* fields of the schema visited so far */
+    int bad;                     /* an offset beyond the file was read */
+    int found;                   /* the column exists */
     ArrowEntry entry;
     ArrowPlace place;
-    int64_t row;      /* of the batch */
-    int over;         /* there is no message left */
-    ArrowTexts batch; /* of a column with a dictionary: indices */
+    int64_t row;      /* row of the batch */
+    int over;         /* no message is left */
+    ArrowTexts batch; /* texts, or indices of a dictionary */
     int64_t dictionary;
-    int index;         /* bytes of an index; 0: there is no dictionary */
+    int index;         /* bytes of an index; 0: no dictionary */
     ArrowTexts *words; /* vec: parts of the dictionary */
 };
 
 /* ---- places -------------------------------------------------------------- */
 
-/* A little-endian number of n bytes, its sign kept; 0 beyond the file. */
+/* Returns a signed little-endian number of n bytes; 0 beyond the file. */
 static int64_t number_at(ArrowRows *rows, int64_t at, int n)
 {
     uint64_t v = 0;
@@ -90,7 +90,7 @@ static int64_t follow(ArrowRows *rows, int64_t at)
     return at ? at + (int64_t)(uint32_t)number_at(rows, at, 4) : 0;
 }
 
-/* Field i of a table; 0: it has none. */
+/* Returns the offset of field i of a table; 0: absent. */
 static int64_t field_at(ArrowRows *rows, int64_t table, int i)
 {
     int64_t entry = table - number_at(rows, table, 4);
@@ -102,7 +102,8 @@ static int64_t field_at(ArrowRows *rows, int64_t table, int i)
     return offset ? table + offset : 0;
 }
 
-/* A vector: its first element, and how many of so many bytes. */
+/* Returns the offset of a vector's first element, and its number of elements of
+ * `bytes` each. */
 static int64_t vector_at(ArrowRows *rows, int64_t table, int i, int64_t bytes,
                          int64_t *n)
 {
@@ -117,14 +118,14 @@ static int64_t vector_at(ArrowRows *rows, int64_t table, int i, int64_t bytes,
 
 /* ---- the schema ---------------------------------------------------------- */
 
-/* Buffers that a field itself has; -1: of a type that is not known here. */
+/* Returns the number of buffers of a field itself; -1: unknown type. */
 static int64_t buffers_of(ArrowRows *rows, int64_t field)
 {
     int64_t at = field_at(rows, field, 2),
             type = at ? number_at(rows, at, 1) : 0;
     int64_t mode = field_at(rows, follow(rows, field_at(rows, field, 3)), 0);
 
-    if (field_at(rows, field, 4)) /* indices of a dictionary */
+    if (field_at(rows, field, 4)) /* dictionary: the field has indices */
         return 2;
     switch (type) {
     case ARROWnull:
@@ -145,7 +146,8 @@ static int64_t buffers_of(ArrowRows *rows, int64_t field)
     }
 }
 
-/* Counts nodes and buffers of a field and those in it; null, or why not. */
+/* Counts nodes and buffers of a field and its children. Returns null, or the
+ * reason why not. */
 static const char *pass_field(ArrowRows *rows, int64_t field, int depth)
 {
     int64_t n, own = buffers_of(rows, field);
@@ -165,8 +167,8 @@ static const char *pass_field(ArrowRows *rows, int64_t field, int depth)
     return NULL;
 }
 
-/* The bytes of an index of a column with a dictionary, which has this number.
- * Int: bitWidth, is_signed. */
+/* Reads a column's dictionary encoding: id of the dictionary and bytes of an
+ * index (Int: bitWidth, is_signed). */
 static void read_dictionary(ArrowRows *rows, int64_t encoding)
 {
     int64_t id = field_at(rows, encoding, 0);
@@ -180,7 +182,7 @@ static void read_dictionary(ArrowRows *rows, int64_t encoding)
         rows->bad = 1;
 }
 
-/* The column that was looked for. */
+/* Stores the wanted column. */
 static const char *take_column(Arena *mem, ArrowRows *rows, int64_t field,
                                int64_t type, const char *column)
 {
@@ -221,7 +223,7 @@ static const char *read_schema(Arena *mem, ArrowRows *rows, int64_t schema,
 
 /* ---- batches ------------------------------------------------------------- */
 
-/* Where buffer i of a batch lies: its bytes. */
+/* Returns the offset of buffer i of a batch, and its bytes. */
 static int64_t buffer_at(ArrowRows *rows, int64_t first, int64_t body,
                          int64_t i, int64_t *place)
 {
@@ -235,7 +237,7 @@ static int64_t buffer_at(ArrowRows *rows, int64_t first, int64_t body,
     return rows->bad ? 0 : bytes;
 }
 
-/* The column at this place of a batch; each: bytes of an entry. */
+/* Reads the column at this place of a batch; each: bytes of an entry. */
 static const char *read_texts(ArrowRows *rows, int64_t batch, int64_t body,
                               ArrowPlace place, int64_t each, int index,
                               ArrowTexts *t)
@@ -263,7 +265,7 @@ static const char *read_texts(ArrowRows *rows, int64_t batch, int64_t body,
     int64_t bytes = buffer_at(rows, first, body, k + 1, &t->entries);
     if (!views && !index)
         t->bytes = buffer_at(rows, first, body, k + 2, &t->data);
-    int64_t ends = !views && !index; /* offsets have one more */
+    int64_t ends = !views && !index; /* there is one more offset than rows */
     if (rows->bad || t->rows < 0 ||
         (t->rows && t->rows > bytes / each - ends) ||
         (has && has < (t->rows + 7) / 8))
@@ -280,7 +282,7 @@ static const char *read_batch(ArrowRows *rows, int64_t batch, int64_t body)
                       rows->index > 0, &rows->batch);
 }
 
-/* A part of a dictionary; one that is no delta begins it anew. */
+/* Reads a part of a dictionary; a part that is not a delta replaces it. */
 static const char *read_words(Arena *mem, ArrowRows *rows, int64_t table,
                               int64_t body)
 {
@@ -298,8 +300,8 @@ static const char *read_words(Arena *mem, ArrowRows *rows, int64_t table,
     return why;
 }
 
-/* Goes to the next message: the one behind in a stream, the next that the
- * footer lists in a file. 0: there is none. */
+/* Moves to the next message, of the stream or of the footer's list. Returns 0
+ * if there is none. */
 static int seek_message(ArrowRows *rows)
 {
     enum { BLOCK = 24 };
@@ -316,7 +318,7 @@ static int seek_message(ArrowRows *rows)
     return 0;
 }
 
-/* The next message that is wanted. */
+/* Reads messages up to the next batch. */
 static const char *next_message(Arena *mem, ArrowRows *rows, const char *column)
 {
     while (seek_message(rows)) {
@@ -351,8 +353,8 @@ static const char *next_message(Arena *mem, ArrowRows *rows, const char *column)
 
 /* ---- interface ----------------------------------------------------------- */
 
-/* A file ends with a footer (File.fbs: version, schema, dictionaries, batches),
- * its length, and "ARROW1" again. */
+/* Reads the footer at the end of a file (File.fbs: version, schema,
+ * dictionaries, batches), which is followed by its length and "ARROW1". */
 static const char *read_footer(Arena *mem, ArrowRows *rows, const char *column)
 {
     int64_t tail = rows->size - 10, bytes, footer;
@@ -390,7 +392,7 @@ static int is_null(const ArrowRows *rows, const ArrowTexts *t, int64_t i)
     return t->valid && !(rows->map[t->valid + i / 8] >> i % 8 & 1);
 }
 
-/* A text by its view. */
+/* Returns the offset of a text by its view. */
 static int64_t view_at(ArrowRows *rows, const ArrowTexts *t, int64_t i,
                        int64_t *at)
 {
@@ -409,7 +411,7 @@ static int64_t view_at(ArrowRows *rows, const ArrowTexts *t, int64_t i,
     return n > bytes - from ? -1 : n;
 }
 
-/* Text i of a batch; null: the file is damaged. */
+/* Returns text i of a batch; null: the file is damaged. */
 static const char *text_at(ArrowRows *rows, const ArrowTexts *t, int64_t i,
                            size_t *n)
 {
@@ -430,7 +432,7 @@ static const char *text_at(ArrowRows *rows, const ArrowTexts *t, int64_t i,
     return len < 0 || rows->bad ? NULL : (const char *)rows->map + at;
 }
 
-/* The text that index i of the batch stands for. */
+/* Returns the dictionary's text of index i of the batch. */
 static const char *word_at(ArrowRows *rows, int64_t i, size_t *n)
 {
     const ArrowTexts *t = &rows->batch;
@@ -438,7 +440,7 @@ static const char *word_at(ArrowRows *rows, int64_t i, size_t *n)
 
     if (is_null(rows, t, i))
         return "";
-    if (rows->index < 8) /* unsigned too */
+    if (rows->index < 8) /* signed and unsigned */
         k &= (1ll << 8 * rows->index) - 1;
     for (size_t part = 0; k >= 0 && part < vec_len(rows->words); part++) {
         if (k < rows->words[part].rows)

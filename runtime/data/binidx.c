@@ -1,17 +1,18 @@
-/* binidx.c: tokens as Megatron-LM's IndexedDatasetBuilder writes them, to the
- * byte. x.bin holds the tokens of all documents; x.idx, little-endian: nine
- * bytes "MMIDIDX\0\0", u64 version 1, u8 type, u64 sequences, u64 documents +
- * 1, i32 lengths and i64 byte offsets of sequences, i64 the first sequence of
- * each document and the end. A document is one sequence; an empty one none. */
+/* binidx.c: writes tokens in the format of Megatron-LM's IndexedDatasetBuilder,
+ * to the byte. x.bin has the tokens of all documents; x.idx, little-endian:
+ * nine bytes "MMIDIDX\0\0", u64 version 1, u8 type, u64 sequences, u64
+ * documents + 1, i32 lengths and i64 byte offsets of sequences, i64 first
+ * sequence of each document and the end. A document is one sequence, an empty
+ * one none. */
 #include "data.h"
 
 enum { TU16 = 8, TI32 = 4, BATCH = 1 << 14 };
 
 struct BinIdx {
     Output *out[2];        /* .bin, .idx */
-    int wide;              /* i32 */
-    int32_t *len;          /* malloc'd, of documents */
-    int64_t n, cap, limit; /* limit: of a token */
+    int wide;              /* tokens are i32 */
+    int32_t *len;          /* malloc'd: lengths of documents */
+    int64_t n, cap, limit; /* limit: largest token + 1 */
 };
 
 void binidx_drop(BinIdx *idx)

@@ -1,11 +1,11 @@
-/* blend.c: which dataset each sample of a blend comes from. Megatron's greedy
- * rule: sample i is of the dataset that lags most behind its weight, the first
- * of equals: the largest w[d] * max(i, 1) - count[d].
+/* blend.c: assigns the samples of a blend to datasets by Megatron's greedy
+ * rule: sample i is from the dataset that is farthest behind its weight, the
+ * first of equals: the largest w[d] * max(i, 1) - count[d].
  *
- * The rule needs all counts before i, so they are kept for every BLOCK samples,
- * and two blocks last asked for are kept whole, one for what is read and one
- * for what is read ahead: a run that goes forward works out each block once,
- * one that resumes begins at 0. */
+ * The rule needs all counts before i, so they are stored for every BLOCK
+ * samples, and the two blocks used last are stored whole, one for reading and
+ * one for reading ahead: a run computes each block once, a resumed one from
+ * 0. */
 #include "data.h"
 
 enum { BLOCK = 4096 };
@@ -15,12 +15,12 @@ struct Blend {
     int n; /* datasets */
     double *w;
     int64_t *count; /* vec: [block][n] before the block */
-    int64_t *now;   /* [n] while a block is worked out */
+    int64_t *now;   /* [n] counts while a block is computed */
     struct Kept {
         int64_t block; /* -1: none */
         int16_t set[BLOCK];
         int64_t within[BLOCK];
-    } kept[2]; /* by block % 2 */
+    } kept[2]; /* [block % 2] */
 };
 
 Blend *blend_new(Arena *a, const double *w, int n)

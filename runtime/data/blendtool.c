@@ -1,16 +1,16 @@
-/* blendtool.c: `data blend` says what a blend will give a run: documents,
- * tokens and samples of each part, how many are drawn and how often each comes.
- */
+/* blendtool.c: `data blend` prints the composition of a blend: documents,
+ * tokens and samples of each part, samples drawn, and repetitions. */
 #include "../../ir/settings/keys.h"
 #include "data.h"
 
 typedef struct Tool {
     const Samples *s;
-    int64_t drawn;  /* samples, of all parts */
-    int64_t *count; /* of each part */
+    int64_t drawn;  /* samples drawn from all parts */
+    int64_t *count; /* [part]: samples drawn */
 } Tool;
 
-/* "0.7 a 0.3 b" from one word or several; paths alone count by size. */
+/* Returns "0.7 a 0.3 b" from one word or several; paths without weights are
+ * weighted by size. */
 static const char *spec_of(int n, char **word, const Opts *opts)
 {
     Text out = { .arena = forever };
@@ -62,7 +62,7 @@ static void count_parts(Tool *tool)
                                    : 0]++;
 }
 
-/* Samples of one epoch: Megatron's order is already as long as the run. */
+/* Returns the samples of one epoch; Megatron's order covers the whole run. */
 static int64_t epoch_of(const Samples *samples, const Corpus *corpus)
 {
     int64_t tokens = corpus->file[0].t.n;
@@ -85,7 +85,7 @@ static void print_part(const Tool *tool, int i)
            epoch ? (double)tool->count[i] / (double)epoch : 0, corpus->path);
 }
 
-/* ---- the order, as BlendedDataset keeps it ------------------------------- */
+/* ---- the order in BlendedDataset's format -------------------------------- */
 
 static Output *write_npy(const char *path, const char *type, size_t size,
                          const void *v, int64_t n)
@@ -107,7 +107,7 @@ static Output *write_npy(const char *path, const char *type, size_t size,
     return out;
 }
 
-/* The two files, which replace no file of the blend. */
+/* Names the two output files, which must not replace a file of the blend. */
 static void order_paths(const Samples *samples, const char *out,
                         const char *path[2])
 {

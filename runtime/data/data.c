@@ -1,7 +1,7 @@
-/* data.c: inputs of a step, read from samples (samples.c) as the plan's tensors
- * ask for them. data.valid may be `tail:0.1`, the last tenth of data.train,
- * which training then leaves out; with data.order=megatron and data.split it is
- * the second share of data.train's documents. */
+/* data.c: fills the inputs of a step from samples (samples.c) in the layout of
+ * the plan's tensors. data.valid may be `tail:0.1`, the last tenth of
+ * data.train, which training then skips; with data.order=megatron and
+ * data.split it is the second share of data.train's documents. */
 #include <math.h>
 
 #include "../../ir/settings/keys.h"
@@ -12,9 +12,9 @@ struct Data {
     const char *key;
     const Loc *loc;
     Samples *set;
-    int64_t seq, batch, perstep; /* perstep: samples */
+    int64_t seq, batch, perstep; /* perstep: samples of a step */
     int64_t vocab;               /* 0: unknown */
-    int64_t first;               /* sample of the step fill() gives */
+    int64_t first;               /* first sample of the step of fill() */
 };
 
 /* ---- shapes -------------------------------------------------------------- */
@@ -75,7 +75,7 @@ static int is_tokens(const Tensor *tensor)
     return !strcmp(tensor->name, "tokens") || !strcmp(tensor->name, "labels");
 }
 
-/* NaN and infinity are beyond any vocabulary. */
+/* Calls err() unless an index is an integer; NaN and infinity are not. */
 static void check_whole(const BatchFill *fill, const Tokens *tokens, int64_t at,
                         double v)
 {
@@ -84,7 +84,8 @@ static void check_whole(const BatchFill *fill, const Tokens *tokens, int64_t at,
             fill->d->key, v, at, tokens->path);
 }
 
-/* -1 as a label: no loss; as another index: no element. */
+/* Calls err() if a token is out of range. -1 is allowed: a label without loss,
+ * or an index of no element. */
 static void check_token(const BatchFill *fill, const Tokens *tokens, int64_t at,
                         double v)
 {
@@ -102,7 +103,7 @@ static void check_token(const BatchFill *fill, const Tokens *tokens, int64_t at,
     check_whole(fill, tokens, at, v);
 }
 
-/* Of 32 bits in dst, and looked at one by one only when one of them may be
+/* Checks 32-bit tokens in dst; checks single tokens only if one may be
  * wrong. */
 static void check_taken(const BatchFill *fill, const Tokens *tokens, int64_t at,
                         int64_t n, const int32_t *dst)
@@ -119,8 +120,8 @@ static void check_taken(const BatchFill *fill, const Tokens *tokens, int64_t at,
             check_token(fill, tokens, at + i, tokens_at(tokens, at + i));
 }
 
-enum { LOOK = 1 << 24 };  /* tokens, of all files together */
-enum { BLOCK = 4 << 10 }; /* ... that are looked at together */
+enum { LOOK = 1 << 24 };  /* tokens checked at start, in all files */
+enum { BLOCK = 4 << 10 }; /* tokens checked together */
 
 static void look_at(const BatchFill *fill, const Tokens *tokens, int64_t n)
 {
@@ -134,7 +135,7 @@ static void look_at(const BatchFill *fill, const Tokens *tokens, int64_t n)
     }
 }
 
-/* The first n elements of a file, for each input that they feed. */
+/* Checks the first n elements of a file, for each input that they feed. */
 static void look_at_file(const Data *data, const SampleFile *file, int64_t n)
 {
     const Tensor *tensor;
@@ -147,7 +148,7 @@ static void look_at_file(const Data *data, const SampleFile *file, int64_t n)
     }
 }
 
-/* A wrong file is known when a run starts, by the beginning of each. */
+/* Checks the beginning of each file when a run starts. */
 static void look_ahead(const Data *data)
 {
     const Samples *samples = data->set;
@@ -160,7 +161,7 @@ static void look_ahead(const Data *data)
             look_at_file(data, &samples->part[i].file[k], LOOK / files);
 }
 
-/* Most tokens by far. */
+/* Fills 32-bit inputs, the common case. */
 static void fill_i32(const BatchFill *fill, const Tokens *tokens, int64_t at,
                      int64_t n, int32_t *dst)
 {
@@ -185,7 +186,7 @@ static void fill_any(const BatchFill *fill, const Tokens *t, int64_t at,
     }
 }
 
-/* What this rank reads of the next step. */
+/* Starts to read this rank's tokens of the next step. */
 static void read_ahead(const BatchFill *fill, int64_t number, int64_t from,
                        int64_t n)
 {
@@ -200,7 +201,8 @@ static void read_ahead(const BatchFill *fill, int64_t number, int64_t from,
     }
 }
 
-/* Elements [from, from + n) of a sample to dst[to ...]; -1 beyond its end. */
+/* Copies elements [from, from + n) of a sample to dst[to ...]; -1 beyond its
+ * end. */
 static void fill_row(const BatchFill *fill, int64_t number, int64_t from,
                      int64_t n, int64_t to)
 {
@@ -218,7 +220,8 @@ static void fill_row(const BatchFill *fill, int64_t number, int64_t from,
     read_ahead(fill, number, from, n);
 }
 
-/* Dim d; micro and batch name the sample, the others the place inside it. */
+/* Fills dim d and the later ones: micro and batch select the sample, other dims
+ * the place inside it. */
 static void fill_dim(const BatchFill *fill, int d, int64_t micro, int64_t b,
                      int64_t inside, int64_t to)
 {
@@ -338,7 +341,8 @@ int64_t data_sample(const Data *data, int64_t i, int32_t *out)
 
 /* ---- opening ------------------------------------------------------------- */
 
-/* "tail:0.1": the share held out, or 0. Paths were made relative to a file. */
+/* Returns the held-out share of "tail:0.1", or 0. Paths may have become
+ * relative to a file. */
 static double tail_share(const Plan *p)
 {
     const char *s = opts_str(p->opts, "data.valid");
@@ -354,8 +358,8 @@ static double tail_share(const Plan *p)
     return share;
 }
 
-/* Samples that a run draws, by which Megatron's order goes: those of all steps,
- * or of all validations. */
+/* Returns the samples that a run draws, for Megatron's order: those of all
+ * steps, or of all validations. */
 static int64_t drawn(const Data *data, int valid)
 {
     const Opts *opts = data->plan->opts;
@@ -368,7 +372,8 @@ static int64_t drawn(const Data *data, int valid)
     return steps * data->perstep;
 }
 
-/* data.split: what data.train gives this key. 0: nothing. */
+/* Sets this key's share of data.train by data.split. Returns 0 if it has
+ * none. */
 static int take_share(const Data *data, int valid, SampleWant *want)
 {
     const Opts *opts = data->plan->opts;
@@ -412,7 +417,8 @@ static int take_tail(const Data *data, int valid, SampleWant *want)
     return 1;
 }
 
-/* The tokenizer of texts, if there is one and the model has all its tokens. */
+/* Returns the tokenizer of texts, or null. Calls err() if the model's
+ * vocabulary is smaller. */
 static const TextArgs *take_text(Arena *a, const Data *data)
 {
     const Opts *opts = data->plan->opts;
@@ -427,7 +433,8 @@ static const TextArgs *take_text(Arena *a, const Data *data)
     return t->t ? t : NULL;
 }
 
-/* Files of tokens feed the inputs tokens and labels only. */
+/* Calls err() for inputs other than tokens and labels without an array: files
+ * of tokens feed only these. */
 static void need_arrays(const Data *data)
 {
     const Tensor *tensor;

@@ -1,4 +1,4 @@
-/* data.h: from files and texts to tokens, samples and the inputs of a step. */
+/* data.h: files and texts, tokens, samples, and the inputs of a step. */
 #ifndef PLEAT_DATA_H
 #define PLEAT_DATA_H
 
@@ -22,45 +22,45 @@ typedef enum Elem {
     NELEM
 } Elem;
 
-/* A file, mapped. Documents are texts with the zero after each, or
- * the sequences of a Megatron index; any other file is one. */
+/* A mapped file. Documents are texts, each with a zero after it, or the
+ * sequences of a Megatron index; any other file is one document. */
 typedef struct Tokens {
     const char *path;
     int format;         /* not FORMATauto */
-    const char *packed; /* its compression; null: none */
-    const char *field;  /* of rows with several */
+    const char *packed; /* compression; null: none */
+    const char *field;  /* field of rows with several */
     const uint8_t *map, *data;
-    int64_t size; /* of the file, bytes */
+    int64_t size; /* bytes of the file */
     Elem e;
     int64_t n;          /* elements */
     int64_t rows, cols; /* npy with rows; else 0 */
-    int foreign;        /* of a kind that is never data, by its mark */
+    int foreign;        /* its mark is of a kind that is never data */
     int64_t docs;
     const uint8_t *idx;
-    int64_t idxsize; /* megatron: the index */
+    int64_t idxsize; /* megatron: bytes of the index */
     uint8_t *own;
     int64_t *ends; /* jsonl: malloc'd; ends[docs] */
 } Tokens;
 
-/* stream.c: the text of a file, unpacked, in UTF-8 without a byte order mark.
- * stream_open: null, or why not; close it after either. stream_read appends at
- * most 128 KiB; 0: no more, and stream_close gives null or what is wrong.
- * stream_raw is the same without a change of encoding. */
+/* stream.c: the text of a file, decompressed, in UTF-8 without a byte order
+ * mark. stream_open returns null or a reason; the stream is closed after
+ * either. stream_read appends at most 128 KiB and returns 0 at the end.
+ * stream_close returns null or the error. stream_raw keeps the encoding. */
 typedef struct TextStream TextStream;
 const char *stream_open(Arena *a, TextStream **out, const char *path);
 size_t stream_read(TextStream *stream, Bytes *to);
 size_t stream_raw(TextStream *stream, char *to, size_t n);
 const char *stream_close(TextStream *stream);
-/* The compression that a file's first bytes tell: "gzip"; null: none. */
+/* Returns the compression by a file's first bytes: "gzip"; null: none. */
 const char *packed_by(const uint8_t *s, size_t n);
-/* Is a text that begins so compressed, or does it have a byte order mark? */
+/* Is a text with these first bytes compressed, or has it a byte order mark? */
 int text_coded(const uint8_t *s, size_t n);
 
-/* rows.c arrow.c parquet.c: the texts of a file, one after another. rows_open:
- * null, or why not. rows_next: the next text, until the next call; one that is
- * null in the table is empty; null: no more, or r->why is what is wrong. It is
- * a row of JSON itself where the format is jsonl: see json_text. rows_close
- * after all: null, or what is wrong, in the arena, which the caller frees. */
+/* rows.c arrow.c parquet.c: the texts of a file in order. rows_open returns
+ * null or a reason. rows_next returns the next text, valid until the next call
+ * (a null of a table is an empty text); null: the end, or an error in r->why.
+ * With format jsonl it is the JSON row: see json_text. rows_close returns null
+ * or the error, in the caller's arena. */
 typedef struct ArrowRows ArrowRows;
 typedef struct ParquetRows ParquetRows;
 typedef struct TextRows {
@@ -69,29 +69,29 @@ typedef struct TextRows {
     ArrowRows *arrow;
     ParquetRows *parquet;
     TextStream *in;
-    Bytes buf; /* what is read of it; the place is buf.s + at */
+    Bytes buf; /* bytes read; the position is buf.s + at */
     size_t at;
-    int64_t line; /* of the place, from 1 */
-    int array;    /* JSON: inside one */
+    int64_t line; /* line of the position, counted from 1 */
+    int array;    /* JSON: inside an array */
     int separator;
-    int64_t column, columns; /* csv: the wanted one, and how many */
+    int64_t column, columns; /* csv: wanted column, number of columns */
     Bytes field, text;
-    const uint8_t *map; /* a text that is not packed */
+    const uint8_t *map; /* a mapped, uncompressed text */
     int64_t size;
     const char *why;
-    int64_t number; /* of the row, or the line where it begins, from 1 */
+    int64_t number; /* number of the row, or of its first line, from 1 */
 } TextRows;
 const char *rows_open(TextRows *rows, const char *path, int format,
                       const char *column);
 const char *rows_next(TextRows *rows, size_t *n);
 const char *rows_close(TextRows *rows);
-/* The text under a key of a row of JSON, to `to`, which has room for the n
- * bytes of the row; a row that is a string is that text, null an empty one.
- * Null, or a malloc'd reason. Several threads may call it. */
+/* Writes the text of a key of a JSON row to `to`, which has room for the row's
+ * n bytes; a row that is a string is the text itself, null an empty one.
+ * Returns null or a malloc'd reason. Thread-safe. */
 char *json_text(const char *row, size_t n, const char *field, char *to,
                 size_t *len);
-/* "has no "body" (data.field= names one of: id, text)"; name_add makes the
- * list. */
+/* Returns "has no "body" (data.field= names one of: id, text)"; name_add
+ * appends to the list. */
 const char *no_column(Arena *a, const char *column, const Text *names);
 void name_add(Text *names, const char *s, int64_t n);
 const char *arrow_open(Arena *a, ArrowRows **out, const char *path,
@@ -104,10 +104,10 @@ const char *parquet_next(Arena *a, ParquetRows *rows, const char **why,
                          size_t *n);
 void parquet_close(ParquetRows *rows);
 
-/* parquet_values.c: values of a page. BitRuns are the hybrid of equal and of
- * packed numbers; runs_next, plain_take and values_next: 0: damaged. */
+/* parquet_values.c: values of a page. BitRuns: the RLE and bit-packing hybrid.
+ * runs_next, plain_take and values_next return 0 if the page is damaged. */
 typedef struct BitRuns {
-    const uint8_t *at, *end, *bits; /* bits: the run's; null: all are value */
+    const uint8_t *at, *end, *bits; /* bits: packed run; null: all are value */
     int64_t left, bit;
     int width; /* bits of a number, at most 32 */
     uint32_t value;
@@ -126,11 +126,11 @@ typedef enum ParquetEncoding {
 } ParquetEncoding;
 typedef struct PageValues {
     int encoding;
-    const uint8_t *at, *end; /* texts to come */
+    const uint8_t *at, *end; /* remaining texts */
     BitRuns codes;
-    PageText *dictionary; /* malloc'd, as all below */
+    PageText *dictionary; /* malloc'd, and all below */
     uint32_t ndictionary;
-    int32_t *prefix, *length; /* of delta encodings: of each text */
+    int32_t *prefix, *length; /* delta encodings: per text */
     int64_t i, n;
     Bytes last;
 } PageValues;
@@ -139,35 +139,36 @@ int64_t zigzag_take(const uint8_t **at, const uint8_t *end);
 void runs_open(BitRuns *runs, const uint8_t *s, const uint8_t *end, int width);
 int runs_next(BitRuns *runs, uint32_t *v);
 int plain_take(const uint8_t **at, const uint8_t *end, PageText *text);
-/* A page of `most` values at most, texts and nulls. */
+/* Opens a page of at most `most` values, texts and nulls. Returns null or a
+ * reason. */
 const char *values_open(PageValues *values, int encoding, const uint8_t *s,
                         const uint8_t *end, int64_t most);
 int values_next(PageValues *values, PageText *text);
 void values_close(PageValues *values);
 
-/* sniff.c: the kind of a file by its first bytes, and of tokens without a mark
- * by the vocabulary (0: not known). tokens->format and packed; null, or why it
- * is none that is read ("is a PNG image"). */
+/* sniff.c: finds the kind of a file by its first bytes, and of tokens without a
+ * mark by the vocabulary (0: unknown). Sets tokens->format and packed. Returns
+ * null, or a reason ("is a PNG image"). */
 const char *sniff(Arena *a, Tokens *tokens, int64_t vocab);
 
-/* Is it of texts, which become tokens? The others hold tokens. */
+/* Is it a format of texts? The others have tokens. */
 int format_is_text(int format);
-/* Of a file its format, packed, size and foreign; FORMATauto: by content. Null,
- * or what is wrong with the file ("is cut off"). It is closed. */
+/* Finds format, packed, size and foreign of a file; FORMATauto: by content.
+ * Returns null, or the error ("is cut off"). The file is closed. */
 const char *tokens_kind(Arena *a, const char *path, int format, int64_t vocab,
                         Tokens *kind);
-/* FORMATauto: by content. field: of texts; null: "text". Null, or what is wrong
- * with the file, which is then closed. */
+/* Opens a file. FORMATauto: by content; field: field of texts, null: "text".
+ * Returns null, or the error of the file, which is then closed. */
 const char *tokens_open(Arena *a, const char *path, int format, int64_t vocab,
                         const char *field, Tokens *tokens);
 void tokens_close(Tokens *tokens);
 double tokens_at(const Tokens *tokens, int64_t i);
-/* n of them from at; what is no i32 becomes negative. */
+/* Copies n tokens from `at`; values outside i32 become negative. */
 void tokens_take(const Tokens *tokens, int64_t at, int64_t n, int32_t *out);
 void tokens_ahead(const Tokens *tokens, int64_t at,
-                  int64_t n);                /* soon wanted */
-void tokens_scattered(const Tokens *tokens); /* by shuffled samples */
-/* Document i: where it begins, and its length; -1: the index is damaged. */
+                  int64_t n);                /* starts to read them */
+void tokens_scattered(const Tokens *tokens); /* samples are shuffled */
+/* Returns the length of document i, and its start; -1: the index is damaged. */
 int64_t tokens_doc(const Tokens *tokens, int64_t i, int64_t *start);
 
 static inline int elem_bytes(Elem e)
@@ -181,16 +182,17 @@ static inline uint32_t u32_at(const uint8_t *p) /* little-endian */
            (uint32_t)p[3] << 24;
 }
 
-/* Of one format each: null, or what is wrong. *data and *ends are malloc'd. */
+/* Readers of formats; return null or the error. *data and *ends are
+ * malloc'd. */
 const char *npy_read(Arena *a, Tokens *tokens);
 const char *indexed_read(Arena *a, Tokens *tokens);
 int64_t indexed_doc(const Tokens *tokens, int64_t i, int64_t *start);
-/* Megatron's index of a file, beside it; null: there is none. */
+/* Returns the path of a file's Megatron index; null: there is none. */
 char *indexed_path(Arena *a, const char *path, int64_t size);
-/* The bytes of texts, a zero after each; of one text none. */
+/* Reads the bytes of texts, a zero after each but a single one. */
 const char *texts_read(Arena *a, Tokens *tokens);
 
-/* ---- numpy.c: what NumPy does -------------------------------------------- */
+/* ---- numpy.c: NumPy's shuffle and sum ------------------------------------ */
 
 typedef struct NpRandom {
     uint32_t key[624];
@@ -201,25 +203,25 @@ uint32_t np_next(NpRandom *random);
 void np_shuffle(NpRandom *random, uint32_t *v, int64_t n);
 double np_sum(const double *v, int64_t n);
 
-/* ---- blend.c megatron.c: which sample comes when ------------------------- */
+/* ---- blend.c megatron.c: orders of samples ------------------------------- */
 
 /* A blend of n datasets whose weights sum to 1. */
 typedef struct Blend Blend;
 Blend *blend_new(Arena *a, const double *w, int n);
-/* Sample i of the blend: its dataset, and which of that one's samples. */
+/* Returns the dataset of sample i of the blend; *within: its index there. */
 int blend_at(Blend *blend, int64_t i, int64_t *within);
 void blend_normalize(double *w, int n);
 int64_t blend_size(int64_t samples, double w, int64_t *built);
 int split_share(const char *s, int i, double end[2]);
 
 typedef struct SampleOrder SampleOrder;
-/* The samples of documents [lo, hi), at least `samples` (0: one epoch). Null
- * and *out, or what is wrong ("has 5 tokens, ..."). */
+/* Orders the samples of documents [lo, hi), at least `samples` (0: one epoch).
+ * Returns null and *out, or the error ("has 5 tokens, ..."). */
 const char *order_new(Arena *a, const Tokens *tokens, int64_t lo, int64_t hi,
                       int64_t seq, int64_t samples, uint32_t seed,
                       SampleOrder **out);
 int64_t order_samples(const SampleOrder *order);
-typedef struct TokenCursor { /* through the tokens of one sample */
+typedef struct TokenCursor { /* position in the tokens of a sample */
     const SampleOrder *o;
     int64_t doc, at, left;
 } TokenCursor;
@@ -232,18 +234,18 @@ typedef struct TextArgs TextArgs;
 
 typedef struct SampleFile {
     Tokens t;
-    const char *input;      /* this file feeds only that one */
+    const char *input;      /* the only input that this file feeds */
     int64_t first, samples; /* samples before this file, in it */
 } SampleFile;
 
 typedef struct Corpus { /* a dataset */
     const char *path;
     SampleFile *file;    /* vec */
-    const char *kind;    /* of the last file: "jsonl inside gzip" */
-    const char *kinds;   /* of all */
-    const char *without; /* files of a folder that are left out; null: none */
-    int rows;            /* used in order */
-    int64_t lo, n;       /* ours: samples [lo, lo + n) of the files */
+    const char *kind;    /* kind of the last file: "jsonl inside gzip" */
+    const char *kinds;   /* kinds of all files */
+    const char *without; /* excluded files of a folder; null: none */
+    int rows;            /* an array of rows, used in order */
+    int64_t lo, n;       /* used samples [lo, lo + n) of the files */
     SampleOrder *order;  /* megatron */
 } Corpus;
 
@@ -251,84 +253,86 @@ typedef struct SampleWant {
     const char *key, *spec;
     int format;
     const Loc *loc;
-    const Plan *plan;   /* its inputs may be arrays; or null */
-    int64_t seq, vocab; /* vocab: 0: not known */
+    const Plan *plan;   /* whose inputs may be arrays; or null */
+    int64_t seq, vocab; /* vocab 0: unknown */
     uint64_t seed;
     int shuffle, megatron; /* data.order */
     int split;
-    double share[2];      /* megatron: data.split, these documents */
-    int64_t samples;      /* megatron: those of the run */
+    double share[2];      /* megatron: share of the documents (data.split) */
+    int64_t samples;      /* megatron: samples of the run */
     const TextArgs *text; /* null: texts are bytes */
     double tail;
-    int held; /* what is held out; held: read that */
+    int held; /* reads the held-out samples */
 } SampleWant;
 
 typedef struct Samples {
     Arena *mem;
     SampleWant want;
     Corpus *part; /* vec */
-    int weighted; /* by numbers */
+    int weighted; /* the weights are numbers */
     Blend *blend; /* null: one part */
-    int64_t n;    /* of an epoch, or of the run */
+    int64_t n;    /* samples of an epoch, or of the run */
 } Samples;
 Samples *samples_open(Arena *a, const SampleWant *want); /* err() with loc */
 
-/* What a sample holds, in stretches: reader_next gives the length of the next
- * and where in r->t it begins; 0: no more. */
+/* Reads a sample in contiguous parts: reader_next returns the length of the
+ * next part and its start in r->t; 0: the end. */
 typedef struct SampleReader {
     const Tokens *t;
     int64_t at, n;
     TokenCursor walk;
 } SampleReader;
-/* Sample i of the run from element `from` on. input: the one to fill; labels of
- * files of tokens are the next tokens. */
+/* Returns a reader of sample i of the run from element `from` on. input: the
+ * input to fill; labels of files of tokens are the next tokens. */
 SampleReader samples_read(const Samples *samples, int64_t i, int64_t from,
                           const char *input);
-/* "tokens.npy reward.npy": a folder's arrays, by the plan's inputs. */
+/* Returns "tokens.npy reward.npy": arrays that a folder may have, by the plan's
+ * inputs. */
 const char *samples_arrays(const Samples *samples);
 SampleReader samples_plain(const Samples *samples,
-                           int64_t i); /* as in the files */
+                           int64_t i); /* i: in order of the files */
 int64_t reader_next(SampleReader *reader, int64_t *at);
-uint64_t splitmix64(uint64_t x); /* its last step: every bit moves all */
-/* i of [0, n) to its place in the seed's order of epoch (a permutation). */
+uint64_t splitmix64(uint64_t x); /* finalizer of SplitMix64 */
+/* Returns the place of i in [0, n) in the epoch's permutation by the seed. */
 int64_t data_order(uint64_t seed, int64_t epoch, int64_t i, int64_t n);
 
-/* ---- binidx.c: Megatron's .bin and .idx, written ------------------------- */
+/* ---- binidx.c: writes Megatron's .bin and .idx --------------------------- */
 
 typedef struct BinIdx BinIdx;
-/* Tokens are u16 where vocab < 65500, else i32. prefix.bin and prefix.idx
- * appear when it is closed; err() when they cannot be written. */
+/* Tokens are u16 if vocab < 65500, otherwise i32. binidx_close commits
+ * prefix.bin and prefix.idx; err() if they cannot be written. */
 BinIdx *binidx_create(const char *prefix, int64_t vocab);
 void binidx_add(BinIdx *idx, const int32_t *token, int64_t n); /* a document */
 void binidx_close(BinIdx *idx);
-void binidx_drop(BinIdx *idx); /* instead: no files */
+void binidx_drop(BinIdx *idx); /* closes it without files */
 
 /* ---- tokenize.c: texts to tokens ----------------------------------------- */
 
-/* How texts become tokens, by the keys of data{}; t null: bytes are tokens. */
+/* Tokenization of texts by the keys of data{}; t null: bytes are tokens. */
 struct TextArgs {
     const Tokenizer *t;
-    int32_t eod;       /* after each document; -1: none */
-    int template;      /* as the tokenizer begins and ends texts */
-    const char *field; /* of a .jsonl's lines */
+    int32_t eod;       /* token after each document; -1: none */
+    int template;      /* adds the tokenizer's begin and end tokens */
+    const char *field; /* field of rows */
 };
 TextArgs text_args(const Opts *opts); /* err() at the key */
-/* err() at loc if weights come from a Hugging Face folder without a tokenizer
- * and no tokenizer is given: the folder's tokens are not bytes. `text` names
+/* Calls err() at loc if weights come from a Hugging Face folder without a
+ * tokenizer and none is given: the folder's tokens are not bytes. text: name of
  * the input. */
 void need_tokenizer(const Opts *opts, const Loc *loc, const char *text);
 
 typedef struct TextCount {
     int64_t docs, empty, tokens, bytes;
 } TextCount;
-/* The documents of n files (a .jsonl's lines, else a file) to prefix.bin and
+/* Tokenizes the documents of n files (rows, or a file each) to prefix.bin and
  * prefix.idx; err() with file and line. */
 TextCount tokenize(const TextArgs *args, const char *const *path, int n,
                    int format, const char *prefix);
-/* The .bin that holds a text's tokens, made once and kept in cache_folder(). */
+/* Returns the .bin with a text's tokens, created once in cache_folder(). */
 const char *tokenized(Arena *mem, const TextArgs *args, const char *path,
                       int format);
-/* datatool.c: `data tokenize` and its kin; the exit status. */
+/* datatool.c: runs `data tokenize` and the other data commands. Returns the
+ * exit status. */
 int data_command(int n, char **word, const Opts *opts, const char *out);
 int blend_command(int n, char **word, const Opts *opts, const char *out);
 
@@ -340,41 +344,41 @@ typedef struct Question {
     int64_t right;
 } Question;
 Question *questions_read(Arena *a, const char *path); /* a vec; err() */
-/* Where a text ends without the white space of Python's str.strip(), and where
- * it begins. */
+/* Returns the end of a text without the white space of Python's str.strip(),
+ * and its start. */
 size_t text_stripped(const char *s, size_t *first);
 
 /* ---- data.c: inputs ------------------------------------------------------ */
 
 typedef struct Data Data;
-enum { DATAshuffle = 1 }; /* training order; else as in the files */
-/* key "data.train" or "data.valid"; null when it is not set. */
+enum { DATAshuffle = 1 }; /* training order; otherwise file order */
+/* Opens key "data.train" or "data.valid"; null if it is not set. */
 Data *data_open(Arena *a, const Plan *p, const char *key, int flags);
-/* ... of another place than the key says, in messages still the key's. */
+/* Opens another source than the key's; messages name the key. */
 Data *data_open_at(Arena *a, const Plan *p, const char *key, const char *spec,
                    int flags);
-/* A line for each source: kinds of its files, documents, tokens, and what of a
- * folder is left out. */
+/* Appends a line for each source: kinds of its files, documents, tokens,
+ * excluded files of a folder. */
 void data_says(const Data *data, Text *out);
-/* Inputs of the step that begins with this sample of the order. */
+/* Returns the inputs of the step that starts with this sample of the order. */
 Feed data_feed(Data *data, int64_t first);
 int64_t data_samples(const Data *data);
-int64_t data_perstep(const Data *data); /* samples of one step */
+int64_t data_perstep(const Data *data); /* samples of a step */
 int64_t data_vocab(const Data *data);   /* 0: unknown */
 const Samples *data_source(const Data *data);
 int64_t sample_elems(const Tensor *tensor); /* without micro and batch */
-/* What the integers of an input are below. */
+/* Returns the exclusive upper bound of an input's integers. */
 int64_t input_below(const Plan *p, const char *name);
-int64_t plan_vocab(const Plan *p); /* the largest axis of that role; 0: none */
-/* The i-th sample in the files' order: its tokens, seq + 1 of them, to out when
- * there is one; -1 beyond the end. Returns how many; 0: these are no tokens. */
+int64_t plan_vocab(const Plan *p); /* largest axis of this role; 0: none */
+/* Copies the seq + 1 tokens of sample i in file order to out (may be null); -1
+ * beyond the end. Returns their number; 0: the data are not tokens. */
 int64_t data_sample(const Data *data, int64_t i, int32_t *out);
 
-/* ---- ngram.c: what counting alone predicts ------------------------------- */
+/* ---- ngram.c: n-gram models ---------------------------------------------- */
 
-enum { NGRAM = 3 }; /* loss[i]: of contexts of i bytes */
-/* Cross-entropy of the first samples of valid by counts of train; 0: not
- * bytes. */
+enum { NGRAM = 3 }; /* loss[i]: contexts of i bytes */
+/* Computes the cross-entropy of the first samples of valid by counts of train.
+ * Returns 0 if the tokens are not bytes. */
 int ngrams(Arena *a, const Data *train, const Data *valid, int64_t samples,
            double loss[NGRAM]);
 

@@ -1,5 +1,5 @@
-/* datatool.c: `data tokenize` makes tokens of texts; `data inspect` says what a
- * file of tokens or texts holds, and shows its beginning. */
+/* datatool.c: `data tokenize` converts texts to tokens; `data inspect`
+ * describes a file of tokens or texts and prints its beginning. */
 #include "../../ir/settings/keys.h"
 #include "data.h"
 
@@ -7,7 +7,7 @@ enum { SHOWN = 16, SAMPLE = 400 }; /* tokens and bytes of a sample */
 
 /* ---- tokenize ------------------------------------------------------------ */
 
-/* The keys as text_args has them, bytes made a tokenizer too. */
+/* Returns text_args with the byte tokenizer instead of none. */
 static TextArgs tokenizer_args(const Opts *opts)
 {
     TextArgs a = text_args(opts);
@@ -57,8 +57,8 @@ static int do_tokenize(int n, char **word, const Opts *opts, const char *out)
 static const char *const elems[NELEM] = { "u8",  "i8",  "u16", "i16", "i32",
                                           "u32", "i64", "f32", "f64" };
 
-/* Text on one line, with \n, \x1b ... for what cannot be seen, up to a
- * character that is cut in two. */
+/* Prints text on one line, with escapes such as \n and \x1b, without an
+ * incomplete last character. */
 static void print_sample(const char *s, size_t n)
 {
     size_t k = n < SAMPLE ? n : SAMPLE;
@@ -79,7 +79,8 @@ static void print_sample(const char *s, size_t n)
     printf("\"%s\n", k < n ? " ..." : "");
 }
 
-/* Of a Megatron index, empty ones among them: indexed.c has the form. */
+/* Returns the number of documents of a Megatron index, including empty ones
+ * (format: indexed.c). */
 static int64_t documents(const Tokens *tokens)
 {
     int64_t bounds;
@@ -158,7 +159,7 @@ static int do_inspect(int n, char **path, const Opts *opts, const char *out)
     for (int i = 0; i < n; i++) {
         const char *name = path[i], *bin = strf(forever, "%s.bin", name);
         if (access(name, F_OK) && !access(bin, F_OK))
-            name = bin; /* as data.train takes it */
+            name = bin; /* the file that data.train needs */
         const char *why = tokens_open(forever, name, opts_data_format(opts),
                                       tokenizer ? tokenizer->vocab : 0,
                                       opts_str(opts, "data.field"), &tokens);

@@ -1,5 +1,5 @@
-/* indexed.c: Megatron's indexed datasets. x.bin holds nothing but tokens; x.idx
- * says, little-endian and unaligned, where sequences stand:
+/* indexed.c: Megatron's indexed datasets. x.bin has only tokens; x.idx has the
+ * sequences, little-endian and unaligned:
  *
  *     0  "MMIDIDX\0\0"     9  u64 version, 1      17  u8 type of a token
  *    18  u64 sequences    26  u64 document bounds: documents + 1
@@ -8,8 +8,8 @@
  *        i64 bound[bounds]           sequences, from 0 to all of them
  *        i8  mode[sequences]        of multimodal sets only, not read
  *
- * Both files stay mapped; nothing of the index is copied. What only a reading
- * of all of it would find is checked where it is used. */
+ * Both files stay mapped, and the index is not copied. Entries are checked when
+ * they are used. */
 #include "data.h"
 
 enum { HEAD = 34, PERSEQ = 12 };
@@ -22,7 +22,8 @@ static int64_t i64_at(const uint8_t *p)
     return v;
 }
 
-/* Where a sequence begins, in tokens; -1: not in the file or between tokens. */
+/* Returns the start of a sequence in tokens; -1: outside the file or inside a
+ * token. */
 static int64_t begin_of(const Tokens *tokens, int64_t i, int64_t len)
 {
     int64_t at = i64_at(tokens->idx + HEAD + 4 * tokens->docs + 8 * i);
@@ -41,7 +42,7 @@ int64_t indexed_doc(const Tokens *tokens, int64_t i, int64_t *start)
     return *start < 0 ? -1 : len;
 }
 
-/* 0, or 1 when counts and file do not fit together. */
+/* Returns 1 if the counts do not fit the file's size, otherwise 0. */
 static int bad_counts(const Tokens *tokens, int64_t nseq, int64_t nbound)
 {
     int64_t rest = tokens->idxsize - HEAD;
@@ -82,9 +83,8 @@ static const char *read_head(Arena *a, const char *path, Tokens *tokens)
     return NULL;
 }
 
-/* The index stands beside its tokens under the same name with the end .idx. A
- * .bin has every index of that name; another file one that names all its
- * bytes, no more. */
+/* The index has the same name with the extension .idx. A .bin takes any such
+ * index; another file only one that covers exactly its bytes. */
 char *indexed_path(Arena *a, const char *path, int64_t size)
 {
     char *idx = strf(a, "%.*s.idx", file_stem(path), path);

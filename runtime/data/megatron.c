@@ -1,27 +1,26 @@
 /* megatron.c: samples in the order of Megatron-Core's GPTDataset.
  *
  * The documents of a dataset, or of its share, are repeated for as many epochs
- * as the samples need, and shuffled: the document index. Laid end to end and
- * cut every seq tokens they are the samples; each takes seq + 1, the last one
- * again the next one's first. The samples are shuffled once more. If the last
- * epoch gives less than 80 % of its samples, both shuffles leave it apart, and
- * shuffle it by itself. All shuffles, in this order, come from one RandomState.
- */
+ * as the samples need, and shuffled: the document index. Their concatenation is
+ * split every seq tokens into samples of seq + 1 tokens; the last token is the
+ * first of the next sample. The samples are shuffled too. If less than 80 % of
+ * the last epoch's samples are used, both shuffles handle it separately. One
+ * RandomState generates all shuffles in this order. */
 #include "data.h"
 
 struct SampleOrder {
     const Tokens *t;
     int64_t seq, n, epochs; /* n: samples */
     int64_t ndoc;           /* entries of doc */
-    uint32_t *doc;          /* documents as they follow each other */
+    uint32_t *doc;          /* document index */
     uint32_t *shuffle;      /* [n] number in the run -> sample */
     struct Begin {
         int64_t doc;
         int64_t at;
-    } * begin; /* of sample [n] */
+    } * begin; /* [n]: start of a sample */
 };
 
-/* Tokens of documents [lo, hi). */
+/* Returns the tokens of documents [lo, hi). */
 static int64_t count_tokens(const Tokens *tokens, int64_t lo, int64_t hi,
                             const char **why)
 {
@@ -37,7 +36,7 @@ static int64_t count_tokens(const Tokens *tokens, int64_t lo, int64_t hi,
     return sum;
 }
 
-/* Epochs of documents [lo, hi), shuffled together. */
+/* Appends epochs of documents [lo, hi), shuffled together. */
 static void put_documents(NpRandom *random, uint32_t *doc, int64_t lo,
                           int64_t hi, int64_t epochs)
 {
@@ -75,8 +74,8 @@ static void put_samples(NpRandom *random, uint32_t *shuffle, int64_t lo,
     np_shuffle(random, shuffle + lo, hi - lo);
 }
 
-/* Is the last of more than one epoch shuffled apart? *whole: the samples of
- * those before it. */
+/* Is the last of several epochs shuffled separately? *whole: samples of the
+ * epochs before it. */
 static int last_apart(int64_t tokens, int64_t epochs, int64_t seq,
                       int64_t samples, int64_t *whole)
 {
@@ -100,7 +99,7 @@ const char *order_new(Arena *a, const Tokens *t, int64_t lo, int64_t hi,
     if (samples > 0 && __builtin_mul_overflow(samples, seq, &need))
         return "gives fewer samples than the run takes";
     if (samples > 0 && tokens > 0)
-        o->epochs = need / tokens + 1; /* holds need + 1 tokens */
+        o->epochs = need / tokens + 1; /* enough for need + 1 tokens */
     if (__builtin_mul_overflow(o->epochs, tokens, &all) ||
         (o->n = (all - 1) / seq) >= UINT32_MAX || hi > INT32_MAX ||
         __builtin_mul_overflow(o->epochs, 4 * (hi - lo), &bytes))
@@ -139,7 +138,7 @@ TokenCursor order_walk(const SampleOrder *order, int64_t i, int64_t from)
     return (TokenCursor){ order, b->doc, b->at + from, order->seq + 1 - from };
 }
 
-/* The next stretch that lies together: its length, 0 at the sample's end. */
+/* Returns the length of the next contiguous tokens; 0: end of the sample. */
 int64_t order_next(TokenCursor *cursor, int64_t *at)
 {
     for (; cursor->left > 0 && cursor->doc < cursor->o->ndoc; cursor->doc++) {
@@ -161,8 +160,8 @@ int64_t order_next(TokenCursor *cursor, int64_t *at)
 
 /* ---- shares and blends --------------------------------------------------- */
 
-/* "969,30,1": the ends of the i-th share of a whole; 0: there is none, -1: that
- * is no list of one to three numbers. */
+/* Finds the ends of share i of "969,30,1", as parts of 1. Returns 0 if it is
+ * empty, -1 if s is not a list of one to three numbers. */
 int split_share(const char *s, int i, double end[2])
 {
     double v[3] = { 0 }, at = 0, sum;
@@ -195,8 +194,8 @@ void blend_normalize(double *w, int n)
         w[i] /= sum;
 }
 
-/* Samples of a blend of `samples` that come from a dataset of weight w, and
- * those it is built for, half a percent more. */
+/* Returns the samples of a blend that come from a dataset of weight w; *built:
+ * 0.5 % more, for which Megatron builds it. */
 int64_t blend_size(int64_t samples, double w, int64_t *built)
 {
     double n = ceil((double)samples * w);

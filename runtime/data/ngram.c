@@ -1,20 +1,20 @@
-/* ngram.c: what counting alone predicts. Beside the validation loss of a model
- * of bytes stand the cross-entropies, in nats, of n-gram models that counted
- * the training text, on the same samples: a model that learned no more than
- * pairs of letters ends at the bigram's.
+/* ngram.c: n-gram models as a baseline. The validation loss of a byte model is
+ * printed beside the cross-entropies, in nats, of n-gram models of the training
+ * text, on the same samples: a model that learned only pairs of letters reaches
+ * the bigram's.
  *
- * Witten-Bell interpolation, which has no parameter to tune: with c counts
- * after a context h and t distinct followers,
+ * Witten-Bell interpolation has no parameter to tune: with c counts after a
+ * context h and t distinct followers,
  *
  *     p(w | h) = (c(h w) + t(h) p(w | shorter h)) / (c(h) + t(h))
  *
- * down to the uniform distribution. A sample's first byte has no context, as
- * for the model. */
+ * down to the uniform distribution. A sample's first byte has no context, for
+ * the model too. */
 #include "data.h"
 
 enum { BYTES = 256 };
 
-typedef struct NgramCounts { /* of one context length */
+typedef struct NgramCounts { /* counts for one context length */
     int64_t contexts;
     uint32_t *pair;          /* [contexts][BYTES] */
     uint32_t *total, *kinds; /* [contexts] */

@@ -3,7 +3,7 @@
  * dictionary with 'descr', 'fortran_order' and 'shape', then the elements. */
 #include "data.h"
 
-/* The value of a key in the header. */
+/* Returns the value of a key in the header. */
 static const char *value_of(const char *head, const char *key)
 {
     const char *s = strstr(head, key);
@@ -33,7 +33,7 @@ static const char *take_elem(Arena *a, Tokens *tokens, const char *s)
                 (int)strcspn(s, ",}\n"), s);
 }
 
-/* Two dimensions or more: rows of the first, everything else is a row. */
+/* Reads the shape; with two or more dimensions the first counts rows. */
 static const char *take_shape(Tokens *tokens, const char *s)
 {
     int64_t n, cols = 1;

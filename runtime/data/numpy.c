@@ -1,12 +1,12 @@
-/* numpy.c: the parts of NumPy that decide an order of samples, to the bit:
- * numpy.random.RandomState(seed).shuffle, which is MT19937 and a Fisher-Yates
- * shuffle from the end whose numbers are drawn by mask and rejection, and
- * numpy.sum of doubles, which adds in pairs of blocks. */
+/* numpy.c: functions of NumPy that determine an order of samples, to the bit:
+ * numpy.random.RandomState(seed).shuffle (MT19937 and a Fisher-Yates shuffle
+ * from the end, with numbers drawn by mask and rejection), and numpy.sum of
+ * doubles (pairwise summation). */
 #include "data.h"
 
 enum { N = 624, M = 397, BLOCK = 128 };
 
-/* Knuth's generator fills the state, as of an integer seed. */
+/* Seeds the state by Knuth's generator, as NumPy does for an integer. */
 void np_seed(NpRandom *random, uint32_t seed)
 {
     for (int i = 0; i < N; i++) {
@@ -38,7 +38,7 @@ uint32_t np_next(NpRandom *random)
     return y ^ y >> 18;
 }
 
-/* One of 0 ... max. */
+/* Returns a number in 0 ... max. */
 static uint32_t draw(NpRandom *random, uint32_t max)
 {
     uint32_t mask = max, v;

@@ -1,7 +1,7 @@
-/* parquet.c: a column of texts in a .parquet file: row groups, pages and their
- * compression (parquet-format's parquet.thrift, in Thrift's compact protocol).
- * Columns inside lists and structs are refused. Every place is checked before
- * it is read. */
+/* parquet.c: reads a column of texts of a .parquet file: row groups, pages and
+ * their compression (parquet-format's parquet.thrift, in Thrift's compact
+ * protocol). Nested columns are refused. Every offset is checked before it is
+ * read. */
 #include <zlib.h>
 
 #include "data.h"
@@ -24,8 +24,8 @@ typedef struct Thrift {
     int bad;
 } Thrift;
 
-/* Fields by their numbers: an integer or a text's length in v, -1: absent; the
- * place of a text, list or struct in at. */
+/* Fields by number. v: an integer or a text's length, -1: absent; at: the place
+ * of a text, list or struct. */
 typedef struct ThriftFields {
     int64_t v[FIELDS];
     const uint8_t *at[FIELDS];
@@ -51,7 +51,7 @@ static int64_t list_head(Thrift *t, int *type)
                           : (int64_t)(varint_take(&t->at, t->end) & INT32_MAX);
 }
 
-/* The next field of a struct; 0: there is none. */
+/* Reads the head of the next field of a struct. Returns 0 if there is none. */
 static int field_head(Thrift *t, int64_t *id, int *type)
 {
     int head = t->at < t->end ? *t->at : 0;
@@ -64,7 +64,7 @@ static int field_head(Thrift *t, int64_t *id, int *type)
     return !t->bad && head;
 }
 
-/* Maps, which parquet.thrift lacks, are damage. */
+/* Skips a value. A map is damage: parquet.thrift has none. */
 static void skip_value(Thrift *t, int type, int depth)
 {
     int64_t id = 0, n;
@@ -88,7 +88,7 @@ static void skip_value(Thrift *t, int type, int depth)
         t->bad = 1;
 }
 
-/* A struct; t is behind it. */
+/* Reads a struct and moves t after it. */
 static void take_struct(Thrift *t, ThriftFields *f)
 {
     int64_t id = 0;
@@ -111,7 +111,7 @@ static void take_struct(Thrift *t, ThriftFields *f)
     }
 }
 
-/* The list that is field i, of structs; null: its items are something else. */
+/* Returns the list of structs in field i; null: its items have another type. */
 static Thrift list_of(const Thrift *t, const ThriftFields *f, int i, int64_t *n)
 {
     Thrift list = { f->at[i] ? f->at[i] : t->end, t->end, t->bad };
@@ -139,13 +139,13 @@ enum { PAGEisdata = 0, PAGEiswords = 2, PAGEisv2 = 3 };
 struct ParquetRows {
     const uint8_t *map;
     int64_t size;
-    Thrift groups; /* those to come */
+    Thrift groups; /* remaining row groups */
     int64_t ngroup;
-    int64_t column, columns; /* the leaf, and how many there are */
+    int64_t column, columns; /* index of the leaf, number of leaves */
     int optional;
-    int64_t codec, left; /* of the chunk; values to come */
+    int64_t codec, left; /* codec of the chunk; its remaining values */
     const uint8_t *at, *end;
-    int64_t page;         /* values of the page to come */
+    int64_t page;         /* remaining values of the page */
     uint8_t *unpacked[2]; /* malloc'd: the page, the dictionary */
     BitRuns levels;
     PageValues values;
@@ -153,7 +153,7 @@ struct ParquetRows {
 
 /* ---- compression --------------------------------------------------------- */
 
-/* Snappy's format_description.txt. 0: damaged. */
+/* Decompresses Snappy (format_description.txt). Returns 0 if it is damaged. */
 static int unsnap(const uint8_t *s, const uint8_t *end, uint8_t *to, int64_t n)
 {
     uint8_t *start = to, *stop = to + n;
@@ -203,7 +203,8 @@ static int ungzip(const uint8_t *s, int64_t n, uint8_t *to, int64_t bytes)
     return end && !z.avail_out;
 }
 
-/* n bytes of this codec become exactly `bytes`. Null, or why not. */
+/* Decompresses n bytes to exactly `bytes`. Returns null, or the reason why
+ * not. */
 static const char *unpack(Arena *a, int64_t codec, const uint8_t *s, int64_t n,
                           uint8_t *to, int64_t bytes)
 {
@@ -244,8 +245,8 @@ static const char *read_dictionary(ParquetRows *rows, const uint8_t *s,
     return NULL;
 }
 
-/* A page's levels and values. The levels of a page of version 2 have their
- * length in its header; of version 1 (nlevels -1) it stands before them. */
+/* Reads a page's levels and values. A page of version 2 has the length of its
+ * levels in the header, one of version 1 (nlevels -1) before the levels. */
 static const char *read_data(ParquetRows *rows, const ThriftFields *head,
                              const uint8_t *levels, int64_t nlevels,
                              const uint8_t *s, const uint8_t *end)
@@ -270,7 +271,7 @@ static const char *read_data(ParquetRows *rows, const ThriftFields *head,
                        rows->page);
 }
 
-/* The bytes of a page behind its levels, unpacked. */
+/* Decompresses the bytes of a page after its levels. */
 static const char *unpack_page(Arena *a, ParquetRows *rows, int words,
                                const uint8_t **s, const uint8_t **end,
                                int64_t bytes)
@@ -296,7 +297,7 @@ static const char *next_page(Arena *a, ParquetRows *rows)
     int v2 = page.v[PAGEtype] == PAGEisv2;
     const uint8_t *s = t.at, *end = rows->end;
     const uint8_t *at = page.at[words ? PAGEwords : v2 ? PAGEv2 : PAGEv1];
-    /* No compression makes more of n bytes than this. */
+    /* Limit of the compression ratio of all codecs. */
     if (t.bad || n < 0 || n > end - s || bytes < 0 ||
         bytes > (64 << 20) + 1032 * n)
         return rows->at == end ? "is cut off" : "is damaged";
@@ -362,7 +363,7 @@ static int is_name(const ThriftFields *element, const char *name)
            !memcmp(element->at[ELEMENTname], name, strlen(name));
 }
 
-/* Null: it is a flat column of texts. */
+/* Returns null if the column is flat and of texts, otherwise the reason. */
 static const char *check_column(Arena *a, ParquetRows *rows,
                                 const ThriftFields *e, const char *name)
 {
@@ -387,7 +388,7 @@ static const char *read_schema(Arena *a, ParquetRows *rows, Thrift t, int64_t n,
     ThriftFields e;
     Text names = { .arena = a };
     const char *why = NULL;
-    int64_t inside = 0; /* elements of a nested column to come */
+    int64_t inside = 0; /* remaining elements of a nested column */
 
     rows->column = -1;
     for (int64_t i = 0; i < n && !t.bad; i++) {

@@ -1,14 +1,14 @@
-/* parquet_values.c: the values of a page of a Parquet column of texts, by the
- * encodings of parquet-format's Encodings.md. Every length is checked against
- * the page before it is followed. */
+/* parquet_values.c: decodes a page of a Parquet column of texts
+ * (parquet-format's Encodings.md). Every length is checked against the page
+ * before it is used. */
 #include "data.h"
 
-/* Values of one delta-encoded page: their lengths are held as i32. */
+/* Limit of the values of a delta-encoded page, whose lengths are i32. */
 enum { MOSTDELTAS = 1 << 26 };
 
 /* ---- numbers ------------------------------------------------------------- */
 
-/* A LEB128 number; beyond the page it is 0 and *at is the end. */
+/* Reads a LEB128 number; beyond the page it is 0 and *at becomes the end. */
 uint64_t varint_take(const uint8_t **at, const uint8_t *end)
 {
     uint64_t v = 0;
@@ -29,7 +29,8 @@ int64_t zigzag_take(const uint8_t **at, const uint8_t *end)
     return (int64_t)(v >> 1) ^ -(int64_t)(v & 1);
 }
 
-/* Up to 32 bits from the given bit on, the lowest first; 0 beyond the end. */
+/* Returns up to 32 bits from the given bit on, the lowest first; 0 beyond the
+ * end. */
 static uint32_t bits_at(const uint8_t *p, const uint8_t *end, int64_t bit,
                         int width)
 {
@@ -48,7 +49,7 @@ void runs_open(BitRuns *runs, const uint8_t *s, const uint8_t *end, int width)
     *runs = (BitRuns){ .at = s, .end = end, .width = width };
 }
 
-/* 0: the page ends, or the run is empty. */
+/* Reads the head of a run. Returns 0 if the page ends or the run is empty. */
 static int next_run(BitRuns *runs)
 {
     uint64_t head = varint_take(&runs->at, runs->end);
@@ -62,7 +63,7 @@ static int next_run(BitRuns *runs)
         runs->at += bytes < room ? bytes : room;
         return runs->left > 0 && bytes <= room;
     }
-    bytes = runs->left * runs->width; /* groups of 8 numbers */
+    bytes = runs->left * runs->width; /* left counts groups of 8 numbers */
     bytes = bytes < room ? bytes : room;
     runs->left = runs->width ? 8 * bytes / runs->width : 8 * runs->left;
     runs->at += bytes;
@@ -82,8 +83,8 @@ int runs_next(BitRuns *runs, uint32_t *v)
 
 /* ---- differences --------------------------------------------------------- */
 
-/* DELTA_BINARY_PACKED: *n numbers, malloc'd, and the place behind them; null:
- * damaged. */
+/* Decodes DELTA_BINARY_PACKED to *n numbers, malloc'd. Returns the place after
+ * them; null: damaged. */
 static const uint8_t *deltas_take(const uint8_t *at, const uint8_t *end,
                                   int64_t most, int32_t **out, int64_t *n)
 {
@@ -121,7 +122,7 @@ static const uint8_t *deltas_take(const uint8_t *at, const uint8_t *end,
 
 /* ---- texts --------------------------------------------------------------- */
 
-/* A text behind its length. 0: damaged. */
+/* Reads a text after its length. Returns 0 if it is damaged. */
 int plain_take(const uint8_t **at, const uint8_t *end, PageText *text)
 {
     if (end - *at < 4 || (text->n = u32_at(*at)) > end - *at - 4)
@@ -143,7 +144,7 @@ const char *values_open(PageValues *values, int encoding, const uint8_t *s,
     free(values->length);
     free(values->prefix);
     values->length = values->prefix = NULL;
-    if (s == end) /* nulls alone */
+    if (s == end) /* only nulls */
         values->encoding = encoding = ENCODINGplain;
     switch (encoding) {
     case ENCODINGplain: return NULL;
@@ -166,7 +167,7 @@ const char *values_open(PageValues *values, int encoding, const uint8_t *s,
     }
 }
 
-/* Text i of a page with lengths apart, which may share its beginning with the
+/* Reads the next text of a delta encoding, which may share a prefix with the
  * text before. */
 static int delta_take(PageValues *values, PageText *text)
 {

@@ -1,14 +1,14 @@
-/* questions.c: questions of multiple choice, an object of JSON a line as
- * HellaSwag has them: "ctx", "endings", and the right one's number, "label".
- * Where "activity_label", "ctx_a" and "ctx_b" stand too, the text is made of
- * them as lm-evaluation-harness makes it (lm_eval/tasks/hellaswag/utils.py). */
+/* questions.c: multiple-choice questions, a JSON object a line in HellaSwag's
+ * format: "ctx", "endings", and the right one's number, "label". If
+ * "activity_label", "ctx_a" and "ctx_b" exist too, the text is composed from
+ * them as by lm-evaluation-harness (lm_eval/tasks/hellaswag/utils.py). */
 #include <ctype.h>
 #include <utf8proc.h>
 
 #include "../../ir/settings/keys.h"
 #include "data.h"
 
-/* ---- texts as Python changes them ---------------------------------------- */
+/* ---- Python's string functions ------------------------------------------- */
 
 static int32_t next_char(const char *s, size_t n, size_t *at)
 {
@@ -20,7 +20,7 @@ static int32_t next_char(const char *s, size_t n, size_t *at)
     return c;
 }
 
-/* What str.isspace() says. */
+/* str.isspace() */
 static int is_space(int32_t c)
 {
     utf8proc_category_t k = utf8proc_category(c);
@@ -73,7 +73,8 @@ static const char *cleaned(Arena *a, const char *text)
     return out.s ? out.s : "";
 }
 
-/* str.capitalize(), but for characters whose other case is several. */
+/* str.capitalize(), except for characters whose other case is several
+ * characters. */
 static const char *capitalized(Arena *a, const char *s)
 {
     Text out = { .arena = a };
@@ -91,7 +92,7 @@ static const char *capitalized(Arena *a, const char *s)
 
 /* ---- one line ------------------------------------------------------------ */
 
-/* A number, or one as text; -1: neither. */
+/* Returns a number, or the number in a text; -1: neither. */
 static int64_t label_of(Arena *a, JsonValue line)
 {
     JsonValue v = jv_get(line, "label");
@@ -116,7 +117,7 @@ static const char *context_of(Arena *a, JsonValue line, int *clean)
                    strf(a, "%s: %s %s", label, first, capitalized(a, second)));
 }
 
-/* Null, or what is wrong with the line. */
+/* Returns null, or the error of the line. */
 static const char *take_question(Arena *a, JsonValue line, Question *question)
 {
     JsonValue endings = jv_get(line, "endings"), key, v;

@@ -1,12 +1,13 @@
-/* rows.c: the documents of a file of texts, one after another: values of JSON
- * (lines, an array, or several values in any white space), records of csv and
- * tsv, rows of tables (arrow.c, parquet.c), or one text. */
+/* rows.c: reads the documents of a file of texts in order: JSON values (lines,
+ * an array, or values separated by white space), records of csv and tsv, rows
+ * of tables (arrow.c, parquet.c), or one text. */
 #include "../../ir/settings/keys.h"
 #include "data.h"
 
 /* ---- characters ---------------------------------------------------------- */
 
-/* Reads until the character i behind the place is there. 0: it never is. */
+/* Reads until the character at offset i is in the buffer. Returns 0 at the
+ * end. */
 static int reach(TextRows *rows, size_t i)
 {
     while (rows->at + i >= rows->buf.n) {
@@ -21,7 +22,7 @@ static int reach(TextRows *rows, size_t i)
     return 1;
 }
 
-/* The character i behind the place, -1 beyond the end. */
+/* Returns the character at offset i; -1: end. */
 static inline int peek(TextRows *rows, size_t i)
 {
     return rows->at + i < rows->buf.n || reach(rows, i)
@@ -51,7 +52,7 @@ static int pass_spaces(TextRows *rows)
     return c;
 }
 
-/* Passes over characters of a string that mean nothing. */
+/* Skips ordinary characters of a string. */
 static size_t plain(const TextRows *rows, size_t i)
 {
     const char *s = rows->buf.s + rows->at;
@@ -62,8 +63,8 @@ static size_t plain(const TextRows *rows, size_t i)
     return i;
 }
 
-/* Bytes of the value here, by brackets and quotes alone. A string ends with its
- * line, so that one that is not closed takes no other rows. */
+/* Returns the bytes of the value here, by brackets and quotes only. A string
+ * ends with its line, so that an unclosed one does not include later rows. */
 static size_t value_size(TextRows *rows)
 {
     int depth = 0, quoted = 0, c;
@@ -87,7 +88,8 @@ static size_t value_size(TextRows *rows)
     return rows->buf.n - rows->at;
 }
 
-/* Between two values: 0: no more, or rows->why. */
+/* Skips the separator between two values. Returns 0 at the end, or sets
+ * rows->why. */
 static int pass_comma(TextRows *rows)
 {
     int c = pass_spaces(rows);
@@ -124,7 +126,7 @@ static const char *json_next(TextRows *rows, size_t *n)
     return s;
 }
 
-/* malloc'd: that a row has no such key, but others. */
+/* Returns a malloc'd message: the row lacks the key and has others. */
 static char *lacks(JsonValue row, const char *field)
 {
     Arena *a = arena_new();
@@ -163,8 +165,9 @@ char *json_text(const char *row, size_t n, const char *field, char *to,
 
 /* ---- csv ----------------------------------------------------------------- */
 
-/* The next field of a record to rows->field: Python's csv reads quotes so.
- * Returns the character behind it: the separator, '\n', or -1 at the end. */
+/* Reads the next field of a record to rows->field, with the quoting of Python's
+ * csv. Returns the character after it: the separator, '\n', or -1 at the
+ * end. */
 static int take_field(TextRows *rows, int separator)
 {
     int quoted = peek(rows, 0) == '"', c;
@@ -198,7 +201,7 @@ static int is_field(const TextRows *rows, const char *name)
            !memcmp(rows->field.s, name, rows->field.n);
 }
 
-/* The first record has the names of columns. */
+/* Opens a csv or tsv; its first record has the names of columns. */
 static const char *csv_open(TextRows *rows, const char *column)
 {
     Text names = { .arena = rows->mem };
@@ -253,7 +256,7 @@ static const char *text_next(TextRows *rows, size_t *n)
     return rows->map ? (const char *)rows->map : rows->buf.n ? rows->buf.s : "";
 }
 
-/* A text that is stored as it is stays on the disk. */
+/* Opens one text, mapped if it needs no decoding. */
 static const char *text_open(TextRows *rows, const char *path, int bytes)
 {
     const char *why = map_whole(rows->mem, path, &rows->map, &rows->size);

@@ -1,22 +1,22 @@
-/* sniff.c: the kind of a file by its first bytes. Its name decides nothing.
- * Marks come first, then text or JSON; tokens without a header have no mark,
- * and the vocabulary tells their width where only one is possible. */
+/* sniff.c: detects the kind of a file by its first bytes, never by its name:
+ * magic numbers first, then text or JSON. Tokens without a header have no magic
+ * number; the vocabulary determines their width if only one is possible. */
 #include <ctype.h>
 
 #include "../../ir/settings/keys.h"
 #include "data.h"
 
 enum { SAMPLE = 1 << 16 };
-enum { LOOK = 1 << 24 }; /* tokens whose values are compared */
+enum { LOOK = 1 << 24 }; /* limit of compared tokens */
 
 /* ---- marks --------------------------------------------------------------- */
 
-/* A format, or the name of files that are refused. */
+/* Magic number of a format, or of a kind of file that is refused. */
 typedef struct FileMark {
     const char *bytes;
     size_t n, at;
     int format;             /* FORMATauto: refused */
-    const char *name, *way; /* way out; null: none */
+    const char *name, *way; /* way: remedy in the message; null: none */
 } FileMark;
 
 #define MARK(bytes) bytes, sizeof bytes - 1
@@ -60,7 +60,8 @@ static const FileMark marks[] = {
 };
 /* clang-format on */
 
-/* A text may begin as a mark does that is a few letters. */
+/* Returns the mark of a file; null: none. A text may begin with a mark of
+ * letters. */
 static const FileMark *mark_of(const uint8_t *s, size_t n, int istext)
 {
     for (int i = 0; i < countof(marks); i++)
@@ -71,7 +72,8 @@ static const FileMark *mark_of(const uint8_t *s, size_t n, int istext)
     return NULL;
 }
 
-/* A message of Arrow's stream: its mark, and a length that fits. */
+/* Does a message of Arrow's stream begin: its mark, and a length within the
+ * file? */
 static int opens_arrow(const uint8_t *s, size_t n, int64_t size)
 {
     int64_t head = n >= 16 ? (int32_t)u32_at(s + 4) : 0;
@@ -82,7 +84,7 @@ static int opens_arrow(const uint8_t *s, size_t n, int64_t size)
 
 /* ---- texts --------------------------------------------------------------- */
 
-/* UTF-8 without NUL, or another encoding without control characters. */
+/* Is it UTF-8 without NUL, or another encoding without control characters? */
 static int is_text(const char *s, size_t n, int cut)
 {
     int64_t bad = utf8_bad(s, n);
@@ -104,8 +106,8 @@ static size_t spaces(const char *s, size_t n, size_t at)
     return at;
 }
 
-/* An object with a key and its colon, an empty one, or an array of objects or
- * of strings, or of arrays or numbers to its end. What is cut may go on so. */
+/* Is it an object with a key and its colon, an empty one, or an array of
+ * objects or strings? An incomplete text may continue as one. */
 static int is_json(const char *s, size_t n)
 {
     size_t at = spaces(s, n, 0);
@@ -123,15 +125,15 @@ static int is_json(const char *s, size_t n)
         return !jv_open(s, n, &v, &e) || e.at == n;
     if (s[at] != '"' || (!object && !array))
         return 0;
-    if (!jv_open(s + at, n - at, &v, &e)) /* a string and its end */
+    if (!jv_open(s + at, n - at, &v, &e)) /* a complete string */
         return 1;
-    at += e.at; /* behind the string */
+    at += e.at; /* after the string */
     return at == n || (object ? s[at] == ':' : strchr(",]", s[at]) != NULL);
 }
 
-/* Do the first records have two columns or more, the same number each, and
- * names without blanks in front and of few characters above them? Separators
- * and ends of lines inside quotes do not count; the last record may be cut. */
+/* Do the first records have two columns or more, equally many each, below short
+ * names without leading blanks? Separators and line ends inside quotes do not
+ * count; the last record may be incomplete. */
 static int is_table(const char *s, size_t n, char separator)
 {
     enum { RECORDS = 20, FEWEST = 3 };
@@ -157,14 +159,14 @@ static int is_table(const char *s, size_t n, char separator)
     return records >= FEWEST;
 }
 
-/* The format of a text, by data.format if it might be a table. */
+/* Finds the format of a text; data.format decides if it may be a table. */
 static const char *text_format(Arena *a, const char *s, size_t n, int *format)
 {
     int comma = is_table(s, n, ',');
 
     const char *line = memchr(s, '\n', n);
     size_t left = line ? n - (size_t)(line + 1 - s) : 0;
-    int json = is_json(s, n) || /* or a broken first row: reading says so */
+    int json = is_json(s, n) || /* reading reports a broken first row */
                (left > 1 && line[1] == '{' && is_json(line + 1, left)) ||
                (n > 1 && !memcmp(s, "{'", 2));
     *format = json ? FORMATjsonl : FORMATtext;
@@ -190,7 +192,7 @@ static int all_below(const Tokens *tokens, int64_t bytes, int64_t vocab)
     return tokens->size % bytes == 0;
 }
 
-/* Are the first numbers of 16 bits letters, digits, marks and blanks alone? */
+/* Are the first 16-bit numbers only letters, digits, punctuation and blanks? */
 static int all_ascii(const Tokens *tokens)
 {
     for (int64_t i = 0; i < tokens->size / 2 && i < SAMPLE; i++) {
@@ -227,7 +229,7 @@ static const char *raw_format(Arena *a, Tokens *tokens, int64_t vocab)
 
 /* ---- a file -------------------------------------------------------------- */
 
-/* The beginning, unpacked, to s; its bytes to *n. */
+/* Decompresses the beginning of a file to s; *n: its bytes. */
 static const char *unpacked(Arena *a, const Tokens *tokens, char *s, size_t *n)
 {
     TextStream *in;
@@ -251,7 +253,7 @@ static const char *refuse(Arena *a, const FileMark *mark, const char *packed)
                             : "");
 }
 
-/* UTF-16 with its mark, as UTF-8. */
+/* Converts UTF-16 with a byte order mark to UTF-8. */
 static const char *decoded(Arena *a, const Tokens *tokens, Bytes *s)
 {
     TextStream *in;

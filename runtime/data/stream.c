@@ -1,7 +1,7 @@
-/* stream.c: the text of a file, unpacked and in UTF-8. Compression and encoding
- * follow from the first bytes: gzip by zlib, zstd, bzip2 and xz by libraries
- * that are opened where found; a byte order mark is dropped, UTF-16 becomes
- * UTF-8. Several streams of one file, one behind the other, are one text. */
+/* stream.c: reads the text of a file, decompressed and in UTF-8. The first
+ * bytes determine compression and encoding: gzip by zlib; zstd, bzip2 and xz by
+ * libraries opened at run time; a byte order mark is dropped, UTF-16 becomes
+ * UTF-8. Consecutive streams of one file are one text. */
 #include <utf8proc.h>
 #include <zlib.h>
 
@@ -9,7 +9,7 @@
 
 enum { CHUNK = 1 << 16, XZMEMORY = 1 << 30 };
 
-/* Bytes to take, or room to fill: ZSTD_inBuffer and ZSTD_outBuffer. */
+/* Input, or output buffer: ZSTD_inBuffer and ZSTD_outBuffer. */
 typedef struct PackedSpan {
     char *p;
     size_t size, at;
@@ -31,10 +31,10 @@ struct TextStream {
     const PackedKind *codec; /* null: not compressed */
     void *state;
     const char *why;
-    char packed[CHUNK]; /* read and not yet unpacked */
+    char packed[CHUNK]; /* bytes read, not yet decompressed */
     PackedSpan in;
-    int inside, full; /* of a stream; the last step filled its room */
-    char raw[CHUNK];  /* unpacked, the end of what is not yet decoded */
+    int inside, full; /* inside a stream; the last step filled its output */
+    char raw[CHUNK];  /* decompressed bytes, not yet decoded */
     size_t nraw;
     int begun, wide; /* UTF-16: 1 little-endian, 2 big-endian */
 };
@@ -43,7 +43,7 @@ struct TextStream {
 
 static void *zstd_open(void)
 {
-    enum { WINDOWLOG = 100, LARGEST = 31 }; /* of zstd --long=31 */
+    enum { WINDOWLOG = 100, LARGEST = 31 }; /* zstd --long=31 */
     void *stream = dl.ZSTD_createDStream();
 
     if (stream)
@@ -87,8 +87,8 @@ typedef struct XzStream { /* lzma_stream */
 } XzStream;
 
 /* Three libraries with one interface: a stream of type T, calls that begin,
- * take a step of and end it, and codes: a stream ended, no progress. `again`
- * begins the next stream. */
+ * advance and end it, and codes: end of the stream, no progress. `again` begins
+ * the next stream. */
 #define UNPACKER(name, T, begin, step, finish, again, END, STUCK) \
     static void *name##_open(void)                                \
     {                                                             \
@@ -147,7 +147,7 @@ static const PackedKind *codec_of(const uint8_t *s, size_t n)
                                         "\x17\x72\x45\x38\x50\x90" };
 
     if (n >= 8 && !memcmp(s + 1, "\x2a\x4d\x18", 3) && *s >> 4 == 5)
-        return &codecs[1]; /* a frame that is skipped */
+        return &codecs[1]; /* a skippable frame */
     for (int i = 0; i < countof(codecs); i++)
         if (n > codecs[i].n && !memcmp(s, codecs[i].mark, codecs[i].n) &&
             (codecs[i].lib != LIBbz2 || /* a text may begin so */
@@ -173,7 +173,7 @@ int text_coded(const uint8_t *s, size_t n)
 
 /* ---- unpacking ----------------------------------------------------------- */
 
-/* 0: the file ends. */
+/* Reads more bytes. Returns 0 at the end of the file. */
 static int refill(TextStream *s)
 {
     s->in = (PackedSpan){ s->packed, fread(s->packed, 1, CHUNK, s->file), 0 };
@@ -217,11 +217,12 @@ size_t stream_raw(TextStream *s, char *to, size_t n)
 
 /* ---- encodings ----------------------------------------------------------- */
 
-/* UTF-16 to UTF-8, at most 3 bytes for 2; a pair that is cut stays in raw. */
+/* Converts UTF-16 to UTF-8, at most 3 bytes for 2; an incomplete pair stays in
+ * raw. */
 static size_t narrow(TextStream *s, int over, char *to)
 {
     const uint8_t *p = (const uint8_t *)s->raw;
-    int high = s->wide == 1; /* place of the higher byte */
+    int high = s->wide == 1; /* index of the high byte */
     size_t n = 0, at = 0, len;
 
     for (; s->nraw - at >= 2; at += len) {
@@ -245,7 +246,7 @@ static size_t narrow(TextStream *s, int over, char *to)
     return n;
 }
 
-/* The mark in front of a text. */
+/* Reads the byte order mark. */
 static void take_mark(TextStream *s)
 {
     size_t mark = 0;
@@ -269,7 +270,7 @@ size_t stream_read(TextStream *s, Bytes *to)
     if (to->cap - to->n < 2 * CHUNK)
         to->s = enlarge(to->s, to->cap = 2 * to->cap + 2 * CHUNK);
     while (to->n == before && !over && !s->why) {
-        do { /* a mark is whole or not there */
+        do { /* a mark may come in parts */
             n = stream_raw(s, s->raw + s->nraw, CHUNK - s->nraw);
             s->nraw += n;
             over = !n;

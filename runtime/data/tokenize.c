@@ -1,9 +1,8 @@
-/* tokenize.c: texts from files through a tokenizer into Megatron's files. They
- * are read (rows.c) in batches that all threads share, and written in their
- * order.
+/* tokenize.c: converts texts to Megatron's files of tokens. Texts are read
+ * (rows.c) in batches that all threads share, and written in their order.
  *
- * A run that trains on text keeps its tokens in the cache, by what they were
- * made of; the first process of a host makes them, the others wait. */
+ * A run that trains on text stores the tokens in the cache under a key of their
+ * inputs; the first process of a host creates them, the others wait. */
 #include <limits.h>
 #include <pthread.h>
 #include <sys/file.h>
@@ -17,24 +16,24 @@ enum { EACH = 4 << 20 }; /* bytes of text for each thread */
 
 typedef struct Doc {
     const char *s;
-    size_t n;     /* jsonl: the row */
-    int64_t line; /* where it begins */
+    size_t n;     /* jsonl: bytes of the row */
+    int64_t line; /* its first line */
     int32_t *id;
     int64_t nid; /* malloc'd */
-    char *why;   /* what is wrong with it */
+    char *why;   /* its error, or null */
 } Doc;
 
 typedef struct Batch {
     const TextArgs *a;
     const char *path;
     int format;
-    Bytes text; /* of the batch */
+    Bytes text; /* text of the batch */
     Doc *doc;
     int64_t ndoc, cap;
-    size_t limit; /* bytes of a batch */
+    size_t limit; /* most bytes of a batch */
     Pool *pool;
     Encoder **idle;
-    int nidle; /* room for one a thread */
+    int nidle; /* at most one a thread */
     pthread_mutex_t lock;
     BinIdx *out;
     TextCount count;
@@ -126,7 +125,7 @@ static void encode_some(void *ctx, int64_t lo, int64_t hi)
 static _Noreturn void stop(Batch *batch, int64_t line, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The files so far are no use to anybody. */
+/* Drops the files written so far and calls err(). */
 static _Noreturn void stop(Batch *batch, int64_t line, const char *fmt, ...)
 {
     va_list ap;
@@ -169,8 +168,8 @@ static Doc *new_doc(Batch *batch, const char *s, size_t n, int64_t line)
     return &batch->doc[batch->ndoc++];
 }
 
-/* Documents lie behind each other in batch->text, which moves as it grows:
- * their places are known when it is full. */
+/* Sets the places of documents, which are consecutive in batch->text: it may
+ * move until it is full. */
 static void place_docs(Batch *batch)
 {
     size_t at = 0;
@@ -189,7 +188,7 @@ static void read_docs(Batch *batch)
     size_t n;
 
     while (!why && (s = rows_next(&rows, &n))) {
-        if (rows.map) { /* the whole file, and a document as it lies */
+        if (rows.map) { /* the mapped file is one document */
             new_doc(batch, s, n, 1);
             run_batch(batch);
             continue;
@@ -264,7 +263,8 @@ TextArgs text_args(const Opts *opts)
     return a;
 }
 
-/* All that the tokens depend on; of the text its name, size and time. */
+/* Returns the cache's path for the tokens: a hash of everything that they
+ * depend on; for the text its name, size and time. */
 static char *cache_prefix(Arena *mem, const TextArgs *args, const char *path,
                           int format)
 {
@@ -293,7 +293,7 @@ const char *tokenized(Arena *mem, const TextArgs *args, const char *path,
     if (lock >= 0)
         flock(lock, LOCK_EX);
     if (access(bin, R_OK) || access(strf(mem, "%s.idx", prefix), R_OK)) {
-        unlink(bin); /* without an index, of a process that was killed */
+        unlink(bin); /* left by a killed process, without an index */
         TextCount c = tokenize(args, &path, 1, format, prefix);
         fprintf(stderr, "%s: %ld documents, %ld tokens, kept as %s\n", path,
                 c.docs, c.tokens, bin);

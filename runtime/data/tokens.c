@@ -1,10 +1,10 @@
-/* tokens.c: a file of tokens, mapped. What its form says is checked before it
- * is used, and what is wrong comes back as a reason.
+/* tokens.c: maps a file of tokens. Its header is checked before use; errors are
+ * returned as reasons.
  *
  *   bytes     every byte is a token
- *   text      the same of a text that may be compressed or in UTF-16
+ *   text      bytes of a text that may be compressed or in UTF-16
  *   jsonl     the bytes of "text" in every row, a zero after each: rows.c;
- *             csv, tsv, parquet, arrow: of the column "text"
+ *             csv, tsv, parquet, arrow: the column "text"
  *   uint16    u16 tokens, nothing else (nanogpt: the same); uint32: u32
  *   llmc      256 words of i32: magic, version, tokens; then u16 (20240520,
  *             version 1) or u32 tokens (20240801, version 7)
@@ -43,7 +43,7 @@ void tokens_take(const Tokens *tokens, int64_t at, int64_t n, int32_t *out)
         }
 }
 
-/* Read here and there: a page is all that is wanted around a miss. */
+/* Tells the kernel not to read ahead: accesses are scattered. */
 void tokens_scattered(const Tokens *tokens)
 {
     if (tokens->map)
@@ -51,7 +51,7 @@ void tokens_scattered(const Tokens *tokens)
                 MADV_RANDOM);
 }
 
-/* The disk begins to read. */
+/* Starts to read tokens from the disk. */
 void tokens_ahead(const Tokens *tokens, int64_t at, int64_t n)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE) - 1;
