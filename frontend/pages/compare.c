@@ -1,9 +1,9 @@
-/* compare.c: `pleat compare runs/a runs/b`: the settings in which two runs
- * differ, and their losses, step by step, from what their folders recorded; of
- * one run, its losses as a curve. */
+/* compare.c: `pleat compare runs/a runs/b`: prints the settings in which two
+ * runs differ, and their recorded losses step by step; for one run, its losses
+ * as a curve. */
 #include "../frontend.h"
 
-enum { ROWS = 10 }; /* steps that are printed */
+enum { ROWS = 10 }; /* printed steps */
 
 /* ---- settings ------------------------------------------------------------ */
 
@@ -75,8 +75,7 @@ static void print_losses(const RunLog *a, const RunLog *b)
 
 enum { WIDTH = 64, HEIGHT = 12 };
 
-/* The mean loss of the steps that fall on a column, first to last; NaN: none
- * was recorded. */
+/* Returns the mean loss of the steps of a column; NaN: none was recorded. */
 static double mean_loss(const RunLog *run, int column)
 {
     int64_t n = last_step(run), width = n < WIDTH ? n : WIDTH, count = 0;

@@ -1,6 +1,6 @@
-/* draw.c: `show --trace`: what a plan is predicted to do, on a time line in
- * Chrome's trace format (Perfetto opens it): a process a stage, a lane for each
- * stream of each program. Of a pipeline's calls the first micro-batches. */
+/* draw.c: `show --trace`: writes the predicted time line of a plan in Chrome's
+ * trace format (for Perfetto): a process per stage, a lane per stream of each
+ * program, and the first micro-batches of a pipeline. */
 #include <inttypes.h>
 
 #include "../commands.h"

@@ -1,8 +1,8 @@
-/* fold.c: what show --fold draws: both grids, their groups, and which layers
- * each pipeline stage holds. */
+/* fold.c: `show --fold`: draws both grids, their groups, and the layers of each
+ * pipeline stage. */
 #include "../commands.h"
 
-/* Length of a path's unit: up to its first component that is a number. */
+/* Returns the length of a path's unit, up to its first numeric component. */
 static size_t unit_length(const char *path, int64_t *number)
 {
     for (const char *s = path; *s; s++) {
@@ -21,7 +21,8 @@ typedef struct UnitRange {
     int64_t from, to;
 } UnitRange;
 
-/* "embed, layers.0-2, norm, head": parameters by unit, neighbours together. */
+/* Appends "embed, layers.0-2, norm, head": units with parameters, neighbours
+ * joined. */
 static void put_units(Text *out, const Role *role)
 {
     UnitRange *v = NULL;

@@ -1,5 +1,5 @@
-/* memory.c: what `show` says of a rank's memory, and the warning about a plan
- * that takes more than there is. */
+/* memory.c: the memory of a rank in `show`, and the warning about a plan that
+ * exceeds the machine's memory. */
 #include "../frontend.h"
 
 static int64_t limit_of(const Plan *p)
@@ -9,7 +9,7 @@ static int64_t limit_of(const Plan *p)
 
 /* ---- show ---------------------------------------------------------------- */
 
-/* The first rank of a stage writes as much of a checkpoint as any. */
+/* Returns the snapshot bytes of a stage's first rank, which are the largest. */
 static int64_t snapshot_of_stage(const Plan *p, const Role *role)
 {
     int64_t rank = 0;
@@ -53,12 +53,13 @@ void report_stage_memory(FILE *out, const Plan *p, const Role *role)
 
 /* ---- a plan that does not fit -------------------------------------------- */
 
-typedef struct Owner { /* buffers of a class that a line of the model has */
-    const Buf *buf;    /* the largest */
+typedef struct
+    Owner {         /* buffers of a class that belong to a line of the model */
+    const Buf *buf; /* the largest */
     int64_t bytes;
 } Owner;
 
-/* The instruction of a program before which most is alive. */
+/* Returns the instruction of a program at which most bytes are alive. */
 static int busiest(const Role *role, int prog)
 {
     int n = role->prog[prog].ninstr, at = 0;
@@ -106,7 +107,7 @@ static int by_bytes(const void *a, const void *b)
     return (x->bytes < y->bytes) - (x->bytes > y->bytes);
 }
 
-/* Where a stage needs most, largest first. */
+/* Returns the owners of a stage's memory at its peak, largest first. */
 static Owner *owners_of(const Role *role)
 {
     Owner *v = NULL;

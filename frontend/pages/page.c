@@ -1,6 +1,6 @@
-/* page.c: `show --html`: one or two plans as a page that needs nothing else:
- * page.html and, behind it, one JSON object that its script draws. Names have *
- * for the number of a layer, so what layers share is said once. */
+/* page.c: `show --html`: writes one or two plans as a self-contained page:
+ * page.html followed by a JSON object that its script draws. Names have * in
+ * place of layer numbers, so that layers share rows. */
 #include <jansson.h>
 
 #include "../frontend.h"
@@ -9,7 +9,7 @@ extern const char page_html[];
 
 enum { OPERATIONS = 60, DECISIONS = 2500 };
 
-/* A JSON string that may stand inside of a script. */
+/* Appends a JSON string that is safe inside a script. */
 void put_page(Text *out, const char *s)
 {
     Text quoted = { .arena = out->arena };
@@ -38,7 +38,7 @@ static void put_words(Text *out, const char *key, const char *const *v, int n)
     put(out, "]");
 }
 
-/* ---- what a plan says in numbers ----------------------------------------- */
+/* ---- numbers of a plan --------------------------------------------------- */
 
 double page_peak(const Plan *p)
 {
@@ -89,7 +89,7 @@ static void put_mesh(Text *out, const Plan *p)
     put(out, "]}");
 }
 
-/* ---- what takes the time ------------------------------------------------- */
+/* ---- time ---------------------------------------------------------------- */
 
 typedef struct PageOp {
     int name;
@@ -105,8 +105,7 @@ static int by_secs(const void *x, const void *y)
     return a->name - b->name;
 }
 
-/* Instructions of a stage's step by what they are called, most time first. A
- * vec. */
+/* Returns a vec of a stage's instructions grouped by name, most time first. */
 static PageOp *operations(PageTime *time, int stage)
 {
     const Program *program = time->stage[stage].program;
@@ -142,7 +141,7 @@ static void put_operations(Text *out, PageTime *time)
     put(out, "]");
 }
 
-/* Seconds of what stands on a stage's compute stream, by class. */
+/* Appends the seconds of a stage's compute stream by class. */
 static void put_work(Text *out, const Program *program)
 {
     double secs[PAGECLASSES] = { 0 };
@@ -160,7 +159,7 @@ static void put_work(Text *out, const Program *program)
     put(out, "],");
 }
 
-/* ---- what lines of the model cost ---------------------------------------- */
+/* ---- costs of the model's lines ------------------------------------------ */
 
 typedef struct LineCost {
     double secs;
@@ -233,7 +232,7 @@ typedef struct Decision {
     int times;
 } Decision;
 
-/* With * for the numbers in names of nodes, "%layers.3.attn". */
+/* Replaces numbers in names of nodes by *, "%layers.3.attn". */
 static const char *without_numbers(Arena *a, const char *s)
 {
     Text out = { .arena = a };
@@ -247,7 +246,7 @@ static const char *without_numbers(Arena *a, const char *s)
     return out.s ? out.s : "";
 }
 
-/* "pass: %node (file:line): text"; without a node "pass: text". */
+/* Parses "pass: %node (file:line): text" or "pass: text". */
 static Decision decision_of(Arena *a, const char *s, size_t n)
 {
     char *line = strf(a, "%.*s", (int)n, s), *text = strstr(line, ": ");
@@ -311,8 +310,7 @@ static void put_decisions(Text *out, const Plan *p)
 
 /* ---- measured ------------------------------------------------------------ */
 
-/* Operations of a run's trace that were off most: predicted, measured seconds
- * of a step. */
+/* An operation of a run's trace: predicted and measured seconds of a step. */
 typedef struct Measured {
     const char *name, *line;
     double planned, secs;
@@ -417,7 +415,7 @@ static void put_names(Text *out, const PageTime *time)
     put_words(out, "classes", bufclasses, NBUFCLASS);
 }
 
-/* dir: its run's folder, or null. */
+/* Appends a plan. dir: its run's folder, or null. */
 static void put_plan(Text *out, const Plan *p, const char *name,
                      const char *dir)
 {

@@ -1,7 +1,7 @@
-/* page_memory.c: bytes alive in a stage's step over time, by class, for its
- * page, and what is alive where it is most. A phase that repeats is counted
- * once, as all its runs are alike. What micro-batches keep from call to call of
- * a pipeline's table counts from the first to the last row that names it. */
+/* page_memory.c: for the page: bytes alive over a stage's step by class, and
+ * the buffers alive at the peak. A repeated phase is counted once, since all
+ * its runs are equal. Values kept between calls of a pipeline's table count
+ * from the first to the last row that names them. */
 #include "../frontend.h"
 
 enum { POINTS = 400, ALIVE = 40, LEASTSHARE = 2000 };
@@ -9,7 +9,7 @@ enum { POINTS = 400, ALIVE = 40, LEASTSHARE = 2000 };
 typedef struct MemoryPoint {
     double time;
     int64_t bytes[NBUFCLASS];
-    int instr, row; /* row: index of PageStage.row */
+    int instr, row; /* row: index in PageStage.row */
 } MemoryPoint;
 
 typedef struct MemoryCurve {
@@ -17,9 +17,9 @@ typedef struct MemoryCurve {
     const Role *role;
     const PageStage *stage;
     int prog;
-    int64_t (*at)[NBUFCLASS]; /* by instruction, without frames */
-    int **frames;             /* by frame, by row of the stage: slots in use */
-    int64_t (*slot)[NBUFCLASS]; /* by frame: bytes of one */
+    int64_t (*at)[NBUFCLASS];   /* [instruction], without frames */
+    int **frames;               /* [frame][row of the stage]: slots in use */
+    int64_t (*slot)[NBUFCLASS]; /* [frame]: bytes of a slot */
     MemoryPoint *point;         /* vec */
 } MemoryCurve;
 
@@ -32,7 +32,7 @@ static int64_t total(const int64_t *bytes)
     return sum;
 }
 
-/* Does it take room of its own? */
+/* Does the buffer have its own memory? */
 static int is_counted(const MemoryCurve *curve, const Buf *b)
 {
     return !b->stack && !in_host(curve->role, b) &&
@@ -57,7 +57,8 @@ static void find_loads(MemoryCurve *curve)
             curve->at[i][c] += curve->at[i - 1][c];
 }
 
-/* What phases name of frame f, whose rows then need its slot. */
+/* Returns the phases that name a buffer of frame f: their rows need its
+ * slot. */
 static int *phases_naming(Arena *a, const Role *role, int prog, int f)
 {
     const Program *program = &role->prog[prog];
@@ -91,7 +92,7 @@ RowSpan **frame_rows(Arena *a, const Role *role, int prog,
     return v;
 }
 
-/* What is no stack counts as temporary. */
+/* Finds the bytes of slots; buffers that are not stacks count as temporary. */
 static void find_slots(MemoryCurve *curve)
 {
     const Program *program = curve->stage->program;
@@ -135,11 +136,11 @@ static void add_point(MemoryCurve *curve, double time, int instr, int row)
     vec_push(curve->arena, curve->point, x);
 }
 
-/* A call's point is its instruction at which most is alive. */
+/* Finds the points of the curve; a call has one, at its peak. */
 static void find_points(MemoryCurve *curve)
 {
     const Program *program = curve->stage->program;
-    double now = 0, skipped = 0; /* skipped: in runs after a phase's first */
+    double now = 0, skipped = 0; /* skipped: seconds of a phase's later runs */
 
     for (size_t r = 0; r < vec_len(curve->stage->row); r++) {
         const PageRow *row = &curve->stage->row[r];
@@ -160,8 +161,8 @@ static void find_points(MemoryCurve *curve)
     }
 }
 
-/* As few as are drawn: of neighbours the one at which most is alive, from the
- * first one's time on. */
+/* Thins the points to the number that is drawn: of neighbours the largest, at
+ * the time of the first. */
 static void thin_points(MemoryCurve *curve)
 {
     size_t n = vec_len(curve->point), per = (n + POINTS - 1) / POINTS, k = 0;
@@ -177,7 +178,7 @@ static void thin_points(MemoryCurve *curve)
     vec_cut(curve->point, k);
 }
 
-/* ---- what is alive ------------------------------------------------------- */
+/* ---- live buffers -------------------------------------------------------- */
 
 static int by_bytes(const void *x, const void *y)
 {

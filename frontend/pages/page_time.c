@@ -1,17 +1,17 @@
-/* page_time.c: what the stages of a plan do when, for its page (page.html): a
- * lane of its runs of phases for each stage, and a lane a stream for the first
- * run of each phase. A lane is types [gap, time, name], in nanoseconds, and
- * their order, in which [n, [...]] stands for a part that comes n times: layers
- * that are alike take the room of one. Where it is still too much, neighbours
- * shorter than some time are joined, a few to a span. */
+/* page_time.c: the time line of a plan for its page (page.html): for each stage
+ * a lane with its runs of phases, and a lane per stream for the first run of
+ * each phase. A lane is a list of types [gap, time, name], in nanoseconds, and
+ * their order, in which [n, [...]] is a part repeated n times: equal layers are
+ * stored once. If it is still too large, neighbours shorter than a limit are
+ * joined, a few to a span. */
 #include "../frontend.h"
 
 enum {
-    LANEBYTES = 700000, /* of all lanes of a page */
-    ROWBYTES = 300000,  /* of those of runs of phases */
-    ALLROWS = 30000,    /* of all stages */
-    JOINED = 4,         /* times the shortest, the longest that is joined */
-    PERIOD = 2000       /* spans of a part that repeats, at most */
+    LANEBYTES = 700000, /* limit of all lanes of a page, bytes */
+    ROWBYTES = 300000,  /* limit of lanes with runs of phases, bytes */
+    ALLROWS = 30000,    /* limit of runs of phases of all stages */
+    JOINED = 4,         /* longest joined span / shortest span */
+    PERIOD = 2000       /* limit of spans of a repeated part */
 };
 
 typedef struct LaneSpan {
@@ -73,7 +73,7 @@ int page_instr_name(PageTime *time, const Instr *instr)
     return page_name(time, instr_label(instr), page_class(instr), line);
 }
 
-/* ---- what is seen of the program ----------------------------------------- */
+/* ---- spans of the program ------------------------------------------------ */
 
 static void note_span(void *context, const InstrSpan *instr_span)
 {
@@ -130,7 +130,8 @@ PageTime *page_time(Arena *a, const Plan *p)
 
 /* ---- a lane as text ------------------------------------------------------ */
 
-/* The part at v that repeats and saves most: its length, and how often. */
+/* Finds the repeated part at v that saves most. Returns its length; *times: its
+ * repetitions. */
 static int best_repeat(const int *v, int n, int *times)
 {
     int best = 0, most = 0;
@@ -203,8 +204,8 @@ static int64_t nanoseconds(double secs)
     return ns > 0 ? ns : 0;
 }
 
-/* span from `start` on; neighbours below `shortest` seconds are joined, by the
- * name `others`. */
+/* Returns the spans from `start` on; neighbours below `shortest` seconds are
+ * joined and named `others`. */
 static LaneSpan *lane_of(PageTime *time, const PageSpan *span, double start,
                          double shortest, int others)
 {
@@ -264,7 +265,7 @@ static void put_phases(Text *out, PageTime *time, const PageStage *stage,
     put(out, "]");
 }
 
-/* Runs of phases of a stage; returns how many spans they are. */
+/* Appends the runs of phases of a stage. Returns the number of spans. */
 static size_t put_rows(Text *out, PageTime *time, const PageStage *stage,
                        double coarse)
 {
@@ -290,7 +291,8 @@ static double coarser(const PageTime *time, double shortest)
     return shortest > 0 ? 2 * shortest : 1e-6 * time->makespan;
 }
 
-/* v: texts by stage, added to; returns their bytes, *spans how many runs. */
+/* Appends the lanes to v, a text per stage. Returns their bytes; *spans: number
+ * of runs. */
 static size_t put_all_rows(PageTime *time, Text *v, double coarse,
                            size_t *spans)
 {

@@ -1,13 +1,13 @@
-/* pipeline.c: the table of a plan's stages, read back from their slots: for
- * people as a picture, a line a stage and a column a unit of time, and for
- * programs as PyTorch's CSV.
+/* pipeline.c: the schedule table of a plan, rebuilt from its stages' slots: as
+ * a picture with a line per stage and a column per unit of time, and as
+ * PyTorch's CSV.
  *
  *     time    0           4           8
  *     stage 0 F0 F1 .  .  .  B0 -- B1 --
  *     stage 1 .  F0 B0 -- F1 B1 --
  *
  * A forward takes one unit, a backward two (I and W one each), a transfer none:
- * the shape of the schedule, not its seconds. */
+ * the picture shows the schedule, not its seconds. */
 #include "../commands.h"
 
 enum { WIDTH = 100, FIRST = 9 }; /* columns of a line; of the stage's name */
@@ -26,7 +26,7 @@ static void put_slot(Text *out, const Program *prog, const ScheduleSlot *slot)
     put(out, "%d%c%d", c->chunk, jobnames[c->w], slot->micro);
 }
 
-/* A stage's work, a cell each. Two that overlap follow each other. */
+/* Appends a stage's works, a cell each; two that overlap are consecutive. */
 static void put_stage(Text *out, const Program *prog)
 {
     int n = 0, open = 0;
@@ -76,7 +76,7 @@ static char *cell_at(const Picture *picture, int r, int unit)
            (size_t)(r * picture->n + unit) * (size_t)(picture->w + 1);
 }
 
-/* "F3", or where a stage has several chunks "2F3". */
+/* Returns "F3", or "2F3" if a stage has several chunks. */
 static const char *act_text(const Schedule *schedule,
                             const ScheduleEntry *entry)
 {

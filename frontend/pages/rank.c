@@ -1,6 +1,6 @@
-/* rank.c: what show --rank tells of one rank: where it stands in both grids and
- * with whom, its memory, what it holds of each tensor, what it does in a step.
- * Of long lists the first lines and the rest in numbers. */
+/* rank.c: `show --rank`: prints a rank's coordinates and groups in both grids,
+ * its memory, its parts of tensors, and its schedule. Long lists are cut after
+ * their first lines, with the number of the others. */
 #include <inttypes.h>
 
 #include "../commands.h"
@@ -66,7 +66,7 @@ static void put_memory(Text *out, const Role *role)
 
 /* ---- tensors ------------------------------------------------------------- */
 
-/* Elements of the tensor that the rank has. */
+/* Returns the elements of the tensor that the rank has. */
 static int64_t elems_of(const Plan *p, const Tensor *tensor, int64_t rank,
                         int64_t *first)
 {
@@ -83,7 +83,7 @@ static int64_t elems_of(const Plan *p, const Tensor *tensor, int64_t rank,
     return n;
 }
 
-/* "hidden 0-127 | heads 2-3 12-13" */
+/* Appends "hidden 0-127 | heads 2-3 12-13". */
 static void put_pieces(Text *out, const Plan *p, const Tensor *tensor,
                        int64_t rank)
 {
@@ -92,7 +92,7 @@ static void put_pieces(Text *out, const Plan *p, const Tensor *tensor,
         put(out, "%s%s", d ? " | " : "  ", dim->axis);
         for (int i = 0; i < dim->npiece; i++) {
             int64_t at = aff_at(p->mesh, &dim->piece[i].start, rank);
-            if (at < dim->n) /* else padding */
+            if (at < dim->n) /* the rest is padding */
                 put(out, " %" PRId64 "-%" PRId64, at,
                     at + dim->piece[i].len - 1);
         }

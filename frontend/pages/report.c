@@ -1,4 +1,4 @@
-/* report.c: what `check` says of a model and `show` of a plan. */
+/* report.c: reports of `check` about a model and of `show` about a plan. */
 #include <inttypes.h>
 #include <jansson.h>
 
@@ -6,7 +6,7 @@
 
 /* ---- numbers for people -------------------------------------------------- */
 
-/* 46702792704 -> "46,702,792,704" */
+/* Returns "46,702,792,704" for 46702792704. */
 static const char *commas(int64_t v)
 {
     char *s = strf(forever, "%" PRId64, v);
@@ -44,7 +44,7 @@ static const char *scaled(double x)
 
 /* ---- check --------------------------------------------------------------- */
 
-/* Parameters that differ only in the numbers of their paths. */
+/* Parameters whose paths differ only in numbers. */
 typedef struct ParamRow {
     const char *pattern; /* "layers.*.attn.wq" */
     const Param *p;
@@ -97,7 +97,7 @@ static void add_row(ParamRow **rows, const Param *param)
     vec_push(forever, *rows, r);
 }
 
-/* "layers.0-31.attn.wq" */
+/* Returns "layers.0-31.attn.wq". */
 static const char *row_name(const ParamRow *row)
 {
     Text out = { .arena = forever };
@@ -210,7 +210,7 @@ void report_json(FILE *out, const Graph *g)
 
 /* ---- show ---------------------------------------------------------------- */
 
-/* A stage's calls and what its micro-batches keep. */
+/* Prints a stage's calls and the values that its micro-batches keep. */
 static void show_table(FILE *out, const Program *prog)
 {
     int64_t kept = 0;
@@ -232,7 +232,7 @@ static void show_table(FILE *out, const Program *prog)
             prog->nframe, most);
 }
 
-/* What ranks exchange, and the part that nothing hides. */
+/* Prints the bytes that ranks exchange, and the exposed time. */
 static void show_transfers(FILE *out, const Plan *plan, const Program *prog,
                            double makespan)
 {
@@ -252,7 +252,8 @@ static void show_transfers(FILE *out, const Plan *plan, const Program *prog,
                 1e3 * all, 1e3 * open, 100 * open / makespan);
 }
 
-/* What goes to experts and back, and how long that takes, hidden or not. */
+/* Prints bytes and seconds of rows sent to experts and back, hidden or
+ * exposed. */
 static void show_experts(FILE *out, const Program *prog)
 {
     double routed = expert_bytes(prog, 1), fixed = expert_bytes(prog, 0);
@@ -271,11 +272,11 @@ static void show_experts(FILE *out, const Program *prog)
                 routed > 0 ? ", as routes are expected" : "", 1e3 * secs);
 }
 
-/* A phase, and how long its instructions take one after another. */
+/* Prints a phase and the sum of its instructions' seconds. */
 static void show_phase(FILE *out, const Program *prog, int f)
 {
     const Phase *phase = &prog->phase[f];
-    double secs[2] = { 0 }; /* in each run; in the last one alone */
+    double secs[2] = { 0 }; /* seconds of each run; of the last run only */
     int n[2] = { 0 };
 
     for (int i = phase->first; i < phase->first + phase->n; i++) {
@@ -330,7 +331,7 @@ static void show_program(FILE *out, const Plan *plan, int role,
                         : 0.0);
 }
 
-/* "m.plan: 8 ranks, 61.20 GiB each, a step in 512.3 ms" */
+/* Prints "m.plan: 8 ranks, 61.20 GiB each, a step in 512.3 ms". */
 void report_line(FILE *out, const char *name, const Plan *p)
 {
     int64_t most = 0;
@@ -388,9 +389,9 @@ static int by_offset(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Every buffer, by its place: offset, bytes, class ("host": in the host's
- * arena), program and instructions in which it is alive, name, source line,
- * slots if micro-batches of a pipeline keep it (0: no); tabs between. */
+/* Prints every buffer by offset: offset, bytes, class ("host": offloaded),
+ * program and instructions in which it is alive, name, source line, slots if
+ * micro-batches of a pipeline keep it (0: no), separated by tabs. */
 void report_memory(FILE *out, const Plan *p)
 {
     fputs("stage\toffset\tbytes\tclass\tdtype\tprogram\tborn\tdies\tname\tline"
@@ -422,10 +423,10 @@ void report_memory(FILE *out, const Plan *p)
 
 /* ---- show --kernel ------------------------------------------------------- */
 
-typedef struct KernelName { /* what --kernel takes */
-    const char *name;       /* the kernel's own, or the label of a call */
+typedef struct KernelName { /* a name that --kernel accepts */
+    const char *name;       /* the kernel's name, or the label of a call */
     const char *kernel;
-    const char *call; /* a comment in C that says where it is, or "" */
+    const char *call; /* a C comment with the call's place, or "" */
 } KernelName;
 
 /* Adds the calls of a stage's program to the vec. */
@@ -443,8 +444,8 @@ static void add_calls(KernelName **v, int stage, const Program *prog)
     }
 }
 
-/* Prints the calls and the text of a kernel if `name` is one of its names in v;
- * else returns 0. */
+/* Prints the calls and the text of a kernel if `name` is one of its names in v.
+ * Returns 0 if it is not. */
 static int print_kernel(FILE *out, const Kernel *kernel, const KernelName *v,
                         const char *name)
 {

@@ -1,5 +1,5 @@
-/* runlog.c: what a run's folder has recorded, number by number, from its
- * metrics.jsonl: for compare, watch, and pages of plans. */
+/* runlog.c: reads the series of numbers in a run's metrics.jsonl, for compare,
+ * watch, and pages of plans. */
 #include <jansson.h>
 
 #include "../frontend.h"
@@ -13,7 +13,7 @@ static RunSeries *series_named(RunLog *run, Arena *a, const char *name)
     return &run->series[vec_len(run->series) - 1];
 }
 
-/* Steps that ran again, of a run that went back, count as they ran last. */
+/* Stores a number; the last record of a repeated step counts. */
 static void take_number(RunLog *run, Arena *a, const char *name, double step,
                         double value)
 {
@@ -81,7 +81,7 @@ RunLog *run_log(Arena *a, const char *word)
     return run;
 }
 
-/* ---- what is asked of it ------------------------------------------------- */
+/* ---- queries ------------------------------------------------------------- */
 
 static const RunPoint *points_of(const RunLog *run, const char *name)
 {

@@ -1,18 +1,18 @@
-/* snapshot.c: `show --snapshot`: the memory of a plan as PyTorch's memory
- * snapshot (torch/cuda/_memory_viz.py), which pytorch.org/memory_viz draws: a
- * device a stage, its arena as one segment, and of a step what is taken and
- * given back. A repeated phase runs once. Of a pipeline's table: what its
- * micro-batches keep, in all rows; what is private to a call, in its first run.
+/* snapshot.c: `show --snapshot`: writes the memory of a plan as a PyTorch
+ * memory snapshot (torch/cuda/_memory_viz.py) for pytorch.org/memory_viz: a
+ * device per stage, its arena as one segment, and the allocations and frees of
+ * a step. A repeated phase runs once. Values kept by micro-batches appear in
+ * all rows of a pipeline's table, values private to a call in its first run.
  *
- * The file is a pickle of protocol 2 with the operations that the page's own
- * reader knows. Words that repeat are remembered under numbers. */
+ * The file is a pickle of protocol 2 with the operations that the page's reader
+ * supports. Repeated words are memoized. */
 #include "../frontend.h"
 
-enum { BASE = 1 << 30 }; /* address of an arena: none is 0 */
+enum { BASE = 1 << 30 }; /* address of an arena, not 0 */
 
 typedef struct Pickle {
     Text out;
-    Table *word; /* text -> 1 + its number */
+    Table *word; /* text -> 1 + its memo number */
     int words;
 } Pickle;
 
@@ -56,7 +56,7 @@ static void put_string(Pickle *pickle, const char *s)
     *at = (void *)(uintptr_t)++pickle->words;
 }
 
-/* The value of a key follows, then 's' (SETITEM). */
+/* Appends a key and its value; the value is followed by 's' (SETITEM). */
 static void put_field(Pickle *pickle, const char *key, int64_t v)
 {
     put_string(pickle, key);
@@ -78,8 +78,8 @@ typedef struct SnapshotTrace {
     const Role *role;
     const Program *program;
     int prog;
-    int **born, **dies; /* by instruction: vecs of buffers */
-    int *table;         /* vec: those there through all calls */
+    int **born, **dies; /* [instruction]: vecs of buffers */
+    int *table;         /* vec: buffers alive in all calls */
 } SnapshotTrace;
 
 static void put_frames(Pickle *pickle, const char *name, const char *file,
@@ -125,7 +125,7 @@ static void put_buffer(const SnapshotTrace *trace, int buf, int taken)
     put_change(trace->x, taken, b->name, b->file, b->line, b->offset, b->bytes);
 }
 
-/* What a join makes takes the places of its parts. */
+/* Runs an instruction; the result of a join replaces its parts. */
 static void run_instruction(const SnapshotTrace *trace, int i)
 {
     for (size_t k = 0; k < vec_len(trace->dies[i]); k++)
@@ -138,7 +138,8 @@ static void run_instruction(const SnapshotTrace *trace, int i)
             put_buffer(trace, trace->dies[i][k], 0);
 }
 
-/* Slots of frames that row r is the first, or the last, to name. */
+/* Allocates and frees slots of frames that row r is the first, or the last, to
+ * name. */
 static void run_frames(const SnapshotTrace *trace, RowSpan *const *span,
                        int row, int taken)
 {
@@ -181,7 +182,7 @@ static void run_row(const SnapshotTrace *trace, const ScheduleSlot *row)
         run_instruction(trace, i);
 }
 
-/* The rows of calls are neighbours. */
+/* Is row r inside the table, whose rows are neighbours? */
 static int in_table(const SnapshotTrace *trace, const ScheduleSlot *row, int r)
 {
     return r >= 0 && r < (int)vec_len(row) &&
@@ -237,7 +238,7 @@ static void put_block(Pickle *pickle, const Buf *b, int64_t bytes)
     put_op(pickle, 'a');
 }
 
-/* When the step has ended: what lives always, and room. */
+/* Appends the blocks after the step: persistent buffers, and free memory. */
 static void put_blocks(Pickle *pickle, Arena *a, const Role *role)
 {
     const Buf **v = NULL;

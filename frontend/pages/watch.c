@@ -1,5 +1,5 @@
-/* watch.c: `pleat watch runs/x`: a run as a page: page.html with what the run
- * has recorded, and what its plan predicted. Long series are thinned. */
+/* watch.c: `pleat watch runs/x`: writes a run as a page: page.html with the
+ * run's records and its plan's predictions. Long series are thinned. */
 #include <time.h>
 
 #include "../frontend.h"
@@ -11,7 +11,7 @@ static void put_value(Text *out, double x)
     put(out, isfinite(x) ? "%.6g" : "null", x);
 }
 
-/* As many as are drawn, the last one too. */
+/* Appends a series, thinned, with its last value. */
 static void put_series(Text *out, const RunSeries *series)
 {
     size_t n = vec_len(series->at), per = (n + POINTS - 1) / POINTS;
@@ -26,7 +26,8 @@ static void put_series(Text *out, const RunSeries *series)
     put(out, "]");
 }
 
-/* Numbers of single layers are maps: a row a layer, steps to the right. */
+/* Is it a series of one layer? These become maps: a row per layer, steps to the
+ * right. */
 static int is_layers(const RunSeries *series)
 {
     int64_t number;
@@ -66,7 +67,8 @@ static void put_layer(Text *out, const RunSeries *series)
     put(out, "]");
 }
 
-/* Maps of what layers have of one name: [name, a list or steps, rows]. */
+/* Appends the maps of layers' series of one name: [name, list of steps,
+ * rows]. */
 static void put_maps(Text *out, const RunLog *run)
 {
     const char **done = NULL;
@@ -99,7 +101,7 @@ static void put_maps(Text *out, const RunLog *run)
     put(out, "]");
 }
 
-/* The last ones, the newest first. */
+/* Appends the last samples, newest first. */
 static void put_samples(Text *out, const RunLog *run)
 {
     size_t n = vec_len(run->sample);
@@ -113,7 +115,7 @@ static void put_samples(Text *out, const RunLog *run)
     put(out, "]");
 }
 
-/* What was predicted, where the folder's plan can be read. */
+/* Appends predictions if the folder's plan can be read. */
 static void put_planned(Text *out, const RunLog *run)
 {
     size_t n;
@@ -134,7 +136,7 @@ static void put_planned(Text *out, const RunLog *run)
     put_page_number(out, "steps", (double)opts_int(p->opts, "train.steps"));
 }
 
-/* Is there more to come? */
+/* Writes the page. Returns 1 if the run goes on. */
 static int write_run(const Args *args, const char *path)
 {
     Text out = { .arena = arena_new() };

@@ -16,7 +16,8 @@
 #include "../../ir/settings/keys.h"
 #include "data.h"
 
-/* Elements of one sample of an input: all axes but micro and batch. */
+/* Returns the elements of a sample of an input: all axes but micro and
+ * batch. */
 int64_t sample_elems(const Tensor *tensor)
 {
     int64_t n = 1;
@@ -28,7 +29,7 @@ int64_t sample_elems(const Tensor *tensor)
     return n;
 }
 
-/* ---- which files --------------------------------------------------------- */
+/* ---- files --------------------------------------------------------------- */
 
 void need_tokenizer(const Opts *opts, const Loc *loc, const char *text)
 {
@@ -42,7 +43,7 @@ void need_tokenizer(const Opts *opts, const Loc *loc, const char *text)
             text, from);
 }
 
-/* Kinds of files that follow each other are named once. */
+/* Adds a file's kind to the list; consecutive equal kinds are named once. */
 static void add_kind(const Samples *samples, Corpus *corpus, const Tokens *t)
 {
     const char *format = key_word_text("data.format", (int)t->format);
@@ -76,7 +77,7 @@ static void add_file(const Samples *samples, Corpus *corpus, const char *path,
         why = tokens_open(samples->mem, from, format, want->vocab, NULL, &f.t);
     if (why)
         err(want->loc, "%s: %s %s", want->key, from, why);
-    f.t.path = strf(samples->mem, "%s", path); /* what people know it by */
+    f.t.path = strf(samples->mem, "%s", path); /* the path for messages */
     add_kind(samples, corpus, &kind);
     if (format_is_text(f.t.format) && !want->text)
         need_tokenizer(want->plan ? want->plan->opts : NULL, want->loc,
@@ -96,7 +97,7 @@ const char *samples_arrays(const Samples *samples)
     return out.s;
 }
 
-/* A folder with one array for each input. */
+/* Adds a folder with one array for each input. */
 static int add_arrays(Samples *samples, Corpus *corpus, const char *dir)
 {
     const Tensor *tensor;
@@ -116,7 +117,7 @@ static int add_arrays(Samples *samples, Corpus *corpus, const char *dir)
     return n;
 }
 
-/* Beside its tokens a Megatron index is no data. */
+/* Is it a Megatron index beside its tokens? */
 static int is_index(const Samples *samples, const char *path)
 {
     const uint8_t *s;
@@ -137,7 +138,7 @@ typedef struct FolderFile {
     int out;
 } FolderFile;
 
-/* Does the name begin with one of the words; whole: and no letter follows? */
+/* Does the name begin with one of the words; whole: followed by no letter? */
 static int begins(const char *name, const char *words, int whole)
 {
     for (const char *word; (word = next_word(&words, " "));)
@@ -147,7 +148,8 @@ static int begins(const char *name, const char *words, int whole)
     return 0;
 }
 
-/* Is this about the data: by its name, or as an object alone without a text? */
+/* Does the file describe the data: by its name, or as a single object without a
+ * text? */
 static int is_about(const Samples *samples, const FolderFile *file)
 {
     const TextArgs *text = samples->want.text;
@@ -176,8 +178,8 @@ static int is_about(const Samples *samples, const FolderFile *file)
     return is;
 }
 
-/* Beside files of a split for training those of another are no such data, nor
- * those beside a split for validation. */
+/* Leaves out files of other splits: those beside the training split, or beside
+ * the validation split. */
 static void leave_splits(const Samples *samples, FolderFile *file)
 {
     int valid = !strcmp(samples->want.key, "data.valid"), seen[2] = { 0, 0 };
@@ -193,8 +195,8 @@ static void leave_splits(const Samples *samples, FolderFile *file)
         }
 }
 
-/* Marks files that are no data of the folder: of other kinds than most of its
- * bytes. Those that cannot be told stay: opening them says why. */
+/* Marks files of another kind than most bytes of the folder, which are left
+ * out. Files of unknown kind stay: opening them reports the reason. */
 static void leave_out(const Samples *samples, FolderFile *file)
 {
     const SampleWant *want = &samples->want;
@@ -227,7 +229,7 @@ static const char *names_out(const Samples *samples, const FolderFile *file)
     return names.s;
 }
 
-/* Files of a folder that are data; 0: there are none. */
+/* Adds the data files of a folder. Returns 0 if there are none. */
 static size_t add_folder(const Samples *samples, Corpus *corpus,
                          const char *dir)
 {
@@ -274,8 +276,8 @@ static void add_pattern(const Samples *samples, Corpus *corpus,
         err(samples->want.loc, "%s: no files in %s", key, corpus->path);
 }
 
-/* Datasets of Hugging Face on disk have folders of splits, those of its hub
- * their files in "data". */
+/* Adds folders of splits: saved Hugging Face datasets have one per split,
+ * datasets of the hub have their files in "data". */
 static void add_folders(const Samples *samples, Corpus *corpus)
 {
     const char *dir = corpus->path;
@@ -308,7 +310,7 @@ static void add_path(Samples *samples, Corpus *corpus)
 
 /* ---- samples ------------------------------------------------------------- */
 
-/* The input that an array feeds; null: of a file of tokens. */
+/* Returns the input that an array feeds; null: a file of tokens. */
 static const Tensor *fed(const SampleWant *want, const SampleFile *file)
 {
     const Tensor *tensor;
@@ -319,8 +321,8 @@ static const Tensor *fed(const SampleWant *want, const SampleFile *file)
     return NULL;
 }
 
-/* An array of one dimension is a stream of sequences where its input is one,
- * else it has a number for each sequence. */
+/* Sets rows: a one-dimensional array is a stream of sequences if its input is
+ * one, otherwise it has a number for each sequence. */
 static void take_rows(const SampleWant *want, SampleFile *file)
 {
     const Tensor *tensor = fed(want, file);
@@ -374,7 +376,7 @@ static void count_samples(const Samples *samples, Corpus *corpus)
     corpus->n = total;
 }
 
-/* The last share is held out, for validation. */
+/* Holds out the last share for validation. */
 static void hold_out(const Samples *samples, Corpus *corpus)
 {
     double share = samples->want.tail;
@@ -412,7 +414,8 @@ static void order_part(const Samples *s, Corpus *corpus, int64_t samples)
     corpus->n = order_samples(corpus->order);
 }
 
-/* Samples of each part and of all, as BlendedMegatronDatasetBuilder counts. */
+/* Counts samples of each part and of all, by the rules of
+ * BlendedMegatronDatasetBuilder. */
 static void order_parts(Samples *samples, double *weight, int n)
 {
     int64_t all = 0, built;
@@ -447,8 +450,8 @@ uint64_t splitmix64(uint64_t x)
     return x ^ x >> 31;
 }
 
-/* A Feistel network over the next even power of two; what falls outside [0, n)
- * goes through again. */
+/* A Feistel network over the next even power of two; a result outside [0, n) is
+ * permuted again. */
 int64_t data_order(uint64_t seed, int64_t epoch, int64_t i, int64_t n)
 {
     uint64_t key =
@@ -473,7 +476,7 @@ int64_t data_order(uint64_t seed, int64_t epoch, int64_t i, int64_t n)
     return (int64_t)x;
 }
 
-/* Sample number i of the run, as a sample of a part. */
+/* Returns the part of sample i of the run, and its index there. */
 static const Corpus *part_of(const Samples *samples, int64_t i, int64_t *sample)
 {
     const Corpus *p = samples->part;
@@ -555,7 +558,7 @@ int64_t reader_next(SampleReader *reader, int64_t *at)
     return n;
 }
 
-/* Sample i of all parts, one after the other. */
+/* Returns a reader of sample i, counted over all parts in order. */
 SampleReader samples_plain(const Samples *samples, int64_t i)
 {
     const Corpus *p = samples->part;
@@ -567,8 +570,8 @@ SampleReader samples_plain(const Samples *samples, int64_t i)
 
 /* ---- opening ------------------------------------------------------------- */
 
-/* "0.7 a 0.3 b" or "size a size b"; anything else is one path. Weights of size
- * are left 0. */
+/* Splits "0.7 a 0.3 b" or "size a size b"; anything else is one path. Weights
+ * by size stay 0. */
 static double *split_spec(Samples *samples)
 {
     const char *rest = samples->want.spec, *word;
