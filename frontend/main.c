@@ -1,5 +1,5 @@
-/* main.c: the command line, by the rows of commands.def. Keys set what fold{},
- * train{}, data{}, precision{} set in the file. */
+/* main.c: the command line, by the rows of commands.def. Keys override fold{},
+ * train{}, data{}, precision{} of the file. */
 #include "frontend.h"
 
 /* ---- tables -------------------------------------------------------------- */
@@ -82,7 +82,8 @@ static _Noreturn void unknown_option(const Command *command, const char *typed)
           did_you_mean(typed, names, vec_len(names)));
 }
 
-/* "-o file", "-dwhy", "--prompt text"; returns how many words it took. */
+/* Reads "-o file", "-dwhy", "--prompt text". Returns the number of words
+ * read. */
 static int option(Args *args, const Command *command, char **w)
 {
     int words = w[0][1] == '-';
@@ -125,7 +126,7 @@ static int is_data_key(const char *key)
     return 0;
 }
 
-/* `data`'s keys are most of its table, and need not say so. */
+/* Sets a key; `data` commands accept keys of their table without its name. */
 static void set_key(Args *args, const Command *command, const char *s)
 {
     size_t n = strcspn(s, "=");
@@ -164,8 +165,7 @@ static void read_words(Args *args, const Command *command, int argc,
     args->file = args->word ? args->word[0] : NULL;
 }
 
-/* Names in -d and -x: passes that leave a graph, and for -d the words of its
- * own. */
+/* Is it a name for -d or -x: a pass with a graph, or for -d another word? */
 static int is_pass(const char *s, size_t n, int dump)
 {
     static const char *const words[] = { "all", "+all", "why", "+loc" };
@@ -180,7 +180,8 @@ static int is_pass(const char *s, size_t n, int dump)
     return 0;
 }
 
-/* What a pass of an earlier version is called now; null: nothing else. */
+/* Returns the present name of a pass of an earlier version; null: not
+ * renamed. */
 static const char *renamed_pass(const char *word)
 {
     static const struct {
@@ -237,10 +238,10 @@ int main(int argc, char **argv)
     const Command *c = find_command(argv[1]);
     a.keys = opts_new(forever);
     read_words(&a, c, argc, argv);
-    if (c->run != cmd_search) /* shows no graph */
+    if (c->run != cmd_search) /* search has no graph to print */
         check_passes(c, a.dump, 1);
     check_passes(c, a.stop, 0);
-    if (!a.raw && c->run != cmd_help) /* its colours are ours */
+    if (!a.raw && c->run != cmd_help) /* help has colours */
         stdout_visible();
     int status = c->run(&a);
     if (!status && c->run != cmd_run && (fflush(stdout) || ferror(stdout)))

@@ -1,7 +1,7 @@
-/* again.c: a run by its folder, or a plan of another format: from the settings,
- * the plan and the sources that they carry. Where nothing that is compiled in
- * has changed, the folder's own plan is executed, so a run goes on with the
- * same bits; else its sources are compiled anew. */
+/* again.c: executes a run's folder, or a plan of another format, by the
+ * settings, plan and sources stored in it. If no compiled-in key has changed,
+ * the folder's plan is executed, so that a resumed run has the same bits;
+ * otherwise its sources are compiled again. */
 #include "../frontend.h"
 
 /* ---- compiling from sources ---------------------------------------------- */
@@ -25,7 +25,8 @@ static int anew_job(void *arg, FILE *out)
     return fwrite(s, 1, n, out) != n;
 }
 
-/* A plan made from a graph carries none. */
+/* Reports that a plan is compiled again. A plan made from a graph has no
+ * sources. */
 static void say_anew(const Plan *rest, int64_t format, const char *name)
 {
     const char *what =
@@ -69,7 +70,7 @@ Text decisions(const Plan *p)
     return out;
 }
 
-/* For plan_anew. */
+/* Callback of plan_anew. */
 static Plan *compile_anew(const Plan *rest, int64_t format, const char *name)
 {
     Text out = { .arena = forever };
@@ -86,7 +87,7 @@ void accept_other_plans(void)
     plan_anew = compile_anew;
 }
 
-/* ---- the model of a run must stay ---------------------------------------- */
+/* ---- comparison of a run's model ----------------------------------------- */
 
 typedef struct Models {
     const Plan *past;
@@ -94,7 +95,7 @@ typedef struct Models {
     const char *dir, *hint;
 } Models;
 
-/* What is computed, as text; not what is only looked at. */
+/* Returns the computation as text, without names and metrics. */
 static char *essence(Graph *g)
 {
     Node **v = g->node;
@@ -112,7 +113,7 @@ static char *essence(Graph *g)
     return graph_print(forever, g, 0);
 }
 
-/* The declared axis of sequences; null: there is none. */
+/* Returns the declared axis of sequences; null: none. */
 static const Axis *batch_of(const Graph *g)
 {
     const Axis *a = g_role(g, ROLEbatch);
@@ -120,7 +121,7 @@ static const Axis *batch_of(const Graph *g)
     return a && a->loc ? a : NULL;
 }
 
-/* The first line of a that b has not at its place. */
+/* Returns the first line of a that differs in b. */
 static const char *first_other(const char *a, const char *b)
 {
     size_t i = 0, line = 0;
@@ -131,8 +132,9 @@ static const char *first_other(const char *a, const char *b)
     return strf(forever, "%.*s", (int)strcspn(a + line, "\n"), a + line);
 }
 
-/* How many sequences a rank takes at once may change: then both are of that
- * batch. So may the optimizer, whose axes are the graph's. */
+/* Compares the models of args and of the folder. The sequences of a micro-batch
+ * may change: both are then compared with this batch. The optimizer may change
+ * too. */
 static int compare_job(void *arg, FILE *out)
 {
     const Models *models = arg;
@@ -178,7 +180,7 @@ void check_same_model(const Args *args, const Plan *past, const char *dir,
         exit(status);
 }
 
-/* Before MPI starts, by rank 0. */
+/* Called by rank 0 before MPI starts. */
 void check_model(const Args *args, const char *dir)
 {
     if (launch_rank() || !opts_int(args->keys, "resume") ||
@@ -208,13 +210,13 @@ const char *folder_of(const char *file)
     return is ? dir : NULL;
 }
 
-/* The files of one start: its settings, and the plan of the same number. */
+/* Files of a start: settings, and the plan of the same number. */
 typedef struct Start {
     const Settings *c; /* null: none */
     const char *plan;
 } Start;
 
-/* 0: the last one; else those of before, from 1. */
+/* Returns start i: 0 the last one, 1 .. the earlier ones. */
 static Start start_number(const char *dir, int i)
 {
     const char *dot = i ? strf(forever, ".%d", i) : "";
@@ -224,7 +226,7 @@ static Start start_number(const char *dir, int i)
                     strf(forever, "%s/plan%s", dir, dot) };
 }
 
-/* The last start; with --replay the one that ran that step. */
+/* Returns the last start; with --replay the start that ran the step. */
 static Start start_of(const Args *args, const char *dir)
 {
     Start s = start_number(dir, 0);
@@ -245,7 +247,8 @@ static void set_count(Opts *opts, const Opts *given, const char *key, int64_t n)
         opts_set(opts, key, strf(forever, "%ld", n), NULL);
 }
 
-/* Where hosts have not as many ranks, runs of ranks that hosts have whole. */
+/* Sets keys of the launch. If hosts have unequal numbers of ranks, sets the
+ * largest runs of ranks that each host has whole. */
 void take_launch(Opts *opts, const Opts *given)
 {
     int64_t world = launch_world(), local = launch_local(), host = local;
@@ -259,7 +262,7 @@ void take_launch(Opts *opts, const Opts *given)
         set_count(opts, given, "fold.host", host);
 }
 
-/* Settings of the run, those typed now over them. */
+/* Returns the settings of the run, overridden by the typed keys. */
 static Opts *all_keys(const Args *args, const char *dir,
                       const Settings *settings, const Plan *plan)
 {
@@ -281,13 +284,12 @@ static Opts *all_keys(const Args *args, const char *dir,
     if (!args->replay)
         take_launch(o, args->keys);
     opts_set(o, "name", dir, NULL);
-    opts_set(o, "resume", "0", NULL); /* of this start, not of the last one */
+    opts_set(o, "resume", "0", NULL); /* belongs to this start only */
     opts_copy(o, args->keys);
     return o;
 }
 
-/* Values as the plan has them, but for those that differ: paths may be written
- * in another way. */
+/* Has the key the plan's value? Paths may be spelled differently. */
 static int same_key(const Opts *opts, const Plan *p, const char *key)
 {
     const char *x = opts_str(opts, key), *y = opts_str(p->opts, key);
@@ -302,7 +304,7 @@ static int same_key(const Opts *opts, const Plan *p, const char *key)
                    config_value(forever, key, y));
 }
 
-/* Is there a key that only compiling anew can change? */
+/* Does a key differ that only compiling again can change? */
 static int compiles(const Opts *opts, const Plan *p)
 {
     const char *key, *value;
@@ -329,7 +331,7 @@ static Plan *plan_in(const char *path, Text *text, int *other)
                   : plan_parse(forever, s, n, path);
 }
 
-/* To every rank as text: what the settings say over the plan's. */
+/* Returns the settings that override the plan's, as text for all ranks. */
 static Text overlay(const Opts *opts, const Plan *p)
 {
     Text out = { .arena = forever };
@@ -352,7 +354,7 @@ static void lay_over(Plan *p, const Text *out)
     }
 }
 
-/* What a rank lays over the plan that all have. */
+/* Applies these settings to the plan on a rank. */
 void share_settings(Plan *p, Text *over)
 {
     if (launched())
@@ -360,8 +362,8 @@ void share_settings(Plan *p, Text *over)
     lay_over(p, over);
 }
 
-/* Rank 0 alone, before MPI starts: a's keys become those of the run, and a
- * compiles its sources or has its plan at hand. */
+/* Called by rank 0 before MPI starts: sets args' keys to those of the run, and
+ * args to its sources or its plan. Returns the settings for the other ranks. */
 Text take_folder(Args *args, const char *dir)
 {
     Text text, none = { .arena = forever };

@@ -1,28 +1,27 @@
-/* calibrate.c: `pleat bench --calibrate FILE` measures the machine that is here
- * and writes it as a machine file. What it measures are plans of calibrate.lua
- * in the sizes of the table below, a clock around each instruction. An
- * instruction counts for the number of the machine that its prediction was
- * made by (InstrSpeeds), in the class of its size; what clocks add to a step is
- * taken off all instructions alike. What the chip is busiest with comes first:
- * the warmer it is, the lower the clock that its power leaves. */
+/* calibrate.c: `pleat bench --calibrate FILE` measures this machine and writes
+ * a machine file. It runs plans of calibrate.lua in the sizes of the table
+ * below and times each instruction. An instruction is a sample of the machine's
+ * number by which it was predicted (InstrSpeeds), in the class of its size; the
+ * overhead of the clocks is subtracted equally. The most demanding plans run
+ * first: a warmer chip has a lower clock. */
 #include "../frontend.h"
 
-enum { CLASS = 2 }; /* sizes of a class: up to so many times */
-/* Seconds that a plan runs, first without clocks: the chip lowers its own to
- * what its power and its heat allow. (An H200 without the first: five models of
- * six were predicted 2 to 7 % too fast.) */
+enum { CLASS = 2 }; /* largest ratio of sizes in a class */
+/* Seconds that a plan runs, first untimed: the chip's clock falls to the value
+ * that its power and heat allow. Without the untimed seconds predictions are
+ * several percent too fast. */
 static const double warm = 0.7, enough = 0.6;
 
 typedef struct CalibrationRow {
     const char *target;
-    int micros; /* micro-batches of a step: of long training most of its time
-                   are products, at the clock that the chip's power leaves */
+    int micros; /* micro-batches of a step: training spends most of its time in
+                   products, at the clock that the chip's power allows */
     const char *keys;
 } CalibrationRow;
 
 /* clang-format off */
 #define BF16 " precision.policy=bf16 axes.dim=128 "
-/* ... whatever can be multiplied in few bits, whether it pays or not. */
+/* ... everything that can be multiplied in FP8, whether it pays or not. */
 #define FP8 " precision.policy=fp8 precision.place=all precision.wgrad=all axes.dim=128 "
 /* Rows of an expert: 4,096, 2,048, 1,024, 512, 256, 64. In both types of the
  * same sizes: they share the kernels of all else. */
@@ -52,20 +51,20 @@ static const CalibrationRow calibration_rows[] = {
 /* clang-format on */
 typedef struct Sample {
     Speed speed;
-    double size, amount, secs; /* amount / secs: the number */
-    double bytes, added;       /* of products: see predict() */
-    double flops;              /* of a loop that moves its bytes */
+    double size, amount, secs; /* amount / secs: the machine's number */
+    double bytes, added;       /* products: see predict() */
+    double flops;              /* loops limited by memory */
 } Sample;
 
 typedef struct Calibration {
     Opts *keys;
-    MachineSpeeds before; /* as the target's row has it; memory: as measured */
+    MachineSpeeds before; /* speeds of the target's row; memory: measured */
     Sample *sample;       /* vecs */
-    double *launch, *hop; /* seconds of instructions that do next to nothing */
+    double *launch, *hop; /* seconds of nearly empty instructions */
     const char *chip;
 } Calibration;
 
-/* ---- what is measured ---------------------------------------------------- */
+/* ---- samples ------------------------------------------------------------- */
 
 static Plan *plan_for(const Calibration *calibration, const CalibrationRow *row)
 {
@@ -94,8 +93,8 @@ static int is_product(Speed speed)
            speed == SPEEDnarrow_weights || speed == SPEEDsingle;
 }
 
-/* Of what multiplies its FLOPs, of others the one of both that its prediction
- * is: see predict() of instr_cost.c. */
+/* Adds a sample: FLOPs of a product, for others the larger of FLOPs and bytes
+ * by the prediction (predict() of instr_cost.c). */
 static void add_sample(Calibration *calibration, const Instr *instr,
                        double secs)
 {
@@ -110,7 +109,7 @@ static void add_sample(Calibration *calibration, const Instr *instr,
 
     if ((instr->flops == 0 && instr->bytes == 0) || v.move == SPEEDoffload ||
         v.move == SPEEDcores)
-        return; /* what is copied runs beside: its clock says nothing */
+        return; /* copies overlap: their times are not samples */
     if (work + move < 0.1 * base) {
         if (sends)
             vec_push(forever, calibration->hop, secs);
@@ -143,9 +142,9 @@ static void measure(Calibration *calibration, Plan *p, Comm *comm)
                    fmax(seconds[i].secs - clock, 0.1 * seconds[i].secs));
 }
 
-/* ---- what follows from it ------------------------------------------------ */
+/* ---- numbers of the machine ---------------------------------------------- */
 
-/* The median; without any, what was there. */
+/* Returns the median; without samples the usual value. */
 static double median(double *v, double usual)
 {
     if (!vec_len(v))
@@ -167,8 +166,8 @@ static int slowest_first(const void *a, const void *b)
                      &(double){ y->amount / y->secs });
 }
 
-/* Of a class: half of the amount goes faster, half slower, so that one which
- * something disturbed decides nothing. */
+/* Returns the weighted median of a class: half of the amount is faster, half
+ * slower, so that an outlier has no effect. */
 static SpeedPoint middle_of(Sample *sample)
 {
     double all = 0, size = 0, done = 0;
@@ -184,8 +183,8 @@ static SpeedPoint middle_of(Sample *sample)
     return (SpeedPoint){ exp(size), sample[i].amount / sample[i].secs };
 }
 
-/* Without `base`, the seconds that all take; of a product what multiplying
- * takes of the rest, beside its bytes (product_secs). */
+/* Returns the sample without `base`, the seconds of every launch; for a product
+ * the part of multiplication, without its bytes (product_secs). */
 static Sample alone(const Calibration *calibration, Sample s, double base)
 {
     const MachineSpeeds *speeds = &calibration->before;
@@ -201,10 +200,9 @@ static Sample alone(const Calibration *calibration, Sample s, double base)
     return s;
 }
 
-/* Does another loop calculate as much in less time, though it moves more? Then
- * what this one takes is not its FLOPs. (On an H200 two kernels of 1e7 FLOPs
- * took 1.2e11 of them a second; by that most loops of their size were predicted
- * to take twenty times as long as they do.) */
+/* Does another loop have as many FLOPs, move more bytes and take less time?
+ * FLOPs do not limit this one then, and it is no sample: otherwise loops of its
+ * size would be predicted far too slow. */
 static int calculates_slowly(const Calibration *calibration, const Sample *s)
 {
     for (size_t i = 0; i < vec_len(calibration->sample); i++) {
@@ -216,7 +214,8 @@ static int calculates_slowly(const Calibration *calibration, const Sample *s)
     return 0;
 }
 
-/* Of a number: one for each class of sizes that was seen; 0 ends. */
+/* Returns the points of a number, one for each class of sizes with samples; 0
+ * ends the list. */
 static SpeedPoint *points_of(const Calibration *calibration, Speed speed,
                              double base)
 {
@@ -237,7 +236,8 @@ static SpeedPoint *points_of(const Calibration *calibration, Speed speed,
     return points;
 }
 
-/* The machine whose name is part of the chip's, else the target's. */
+/* Returns the machine whose name is part of the chip's, otherwise the
+ * target's. */
 static const char *nearest_machine(const Calibration *calibration)
 {
     const char *usual = machine_name(target_of(calibration->keys)->machine);
@@ -248,7 +248,7 @@ static const char *nearest_machine(const Calibration *calibration)
     return usual;
 }
 
-/* Of the host's memory, by as many threads as update there. */
+/* Measures the host's memory with as many threads as its updates use. */
 static double cores_speed(void)
 {
     Pool *pool = pool_open(0);
@@ -287,8 +287,8 @@ static char *machine_text(Calibration *calibration)
 
 /* ---- the command --------------------------------------------------------- */
 
-/* All are made before MPI starts, which no fork survives; ranks but the first
- * get texts. */
+/* Compiles all plans before MPI starts, since MPI does not support fork; the
+ * other ranks receive texts. */
 static Plan **calibration_plans(const Calibration *calibration)
 {
     Plan **plan = NULL;

@@ -7,16 +7,15 @@
  *       "params": [ { "name": "layers.0-2.attn.wq", "axes": "hidden=128 ...",
  *                     "elements": 98304, "state": false } ] }
  *
- * Without an error there are no "error" messages and all the numbers; with one,
- * no numbers. The check runs in a process of its own, and what it says in the
- * form of err.c is read here, whichever way it ended. The exit status is that
- * of check. */
+ * Without an error there are all the numbers; with an "error" message there are
+ * none. The check runs in a child process, whose output, in the format of
+ * err.c, is parsed here however it ended. The exit status is that of check. */
 #include <jansson.h>
 #include <sys/wait.h>
 
 #include "../commands.h"
 
-/* "file:12: error: text" -> an object; null: no message begins here. */
+/* Parses "file:12: error: text" to an object; null: no message begins here. */
 static json_t *message(const char *s, size_t n)
 {
     static const char *const kinds[] = { "error", "warning", "note",
@@ -40,7 +39,7 @@ static json_t *message(const char *s, size_t n)
     return NULL;
 }
 
-/* Lines that no message begins are the source of the one before. */
+/* Parses all messages; other lines are the source of the message before. */
 static json_t *messages(const char *s, size_t len)
 {
     json_t *all = json_array(), *last = NULL;
@@ -59,7 +58,7 @@ static json_t *messages(const char *s, size_t len)
     return all;
 }
 
-/* What a message quotes from a file may be no UTF-8, which JSON has to be. */
+/* Reads the output as UTF-8: a message may quote other bytes from a file. */
 static char *read_back(FILE *f, size_t *n)
 {
     Text out = { .arena = forever };

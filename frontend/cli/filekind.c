@@ -1,11 +1,11 @@
-/* filekind.c: what a file of the command line is. Its first line says; a name
- * decides only about what says nothing, so that it is refused as what it should
- * be. */
+/* filekind.c: the kind of a file of the command line, by its first line. The
+ * name only decides for files of no known kind, so that the error names the
+ * expected kind. */
 #include "../commands.h"
 
-enum { FIRST = 512 }; /* bytes that are looked at */
+enum { FIRST = 512 }; /* bytes read */
 
-/* "graph tiny step logical {", which is no Lua */
+/* Is it "graph tiny step logical {", which is not Lua? */
 static int opens_graph(const char *line)
 {
     return !strncmp(line, "graph ", 6) && ends_with(line, "{");

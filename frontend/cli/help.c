@@ -1,5 +1,5 @@
-/* help.c: `pleat help`: commands and options by the rows of commands.def, keys
- * by those of keys.def, passes, formats. */
+/* help.c: `pleat help`: prints commands and options of commands.def, keys of
+ * keys.def, passes, formats. */
 #include "../frontend.h"
 
 static void heading(const char *s)
@@ -25,7 +25,7 @@ static void print_options(const Command *command)
                    o->value ? o->value : "", o->sentence);
 }
 
-/* Is any value of it built? Those that are stand behind the slash. */
+/* Is any value of the key implemented? Implemented values follow the slash. */
 static int key_built(const KeyInfo *info)
 {
     const char *slash = strrchr(info->kind, '/');
@@ -89,7 +89,7 @@ static void print_key(const KeyInfo *info)
            info->dflt ? info->dflt : "", info->kind, info->doc);
 }
 
-/* Those of a table, or all; how many. */
+/* Prints the keys of a table, or all. Returns their number. */
 static int print_keys(const char *table)
 {
     int n = 0;
@@ -168,7 +168,8 @@ int print_version(void)
     return 0;
 }
 
-/* What `help` prints beside commands and keys; 0: not of that second word. */
+/* Topics of `help` beside commands and keys; functions return 0 for an unknown
+ * second word. */
 static const struct {
     const char *name;
     int (*print)(const char *word);
@@ -182,7 +183,7 @@ static const struct {
     { "language", language },
 };
 
-/* A key that is nearly this word, where no command is; "": none. */
+/* Returns a key similar to this word, if no command is; "": none. */
 static const char *near_key(const char *word)
 {
     const char **commands = NULL, **keys = NULL;

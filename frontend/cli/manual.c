@@ -1,12 +1,13 @@
-/* manual.c: the command line for other programs: a man page, and what bash and
- * zsh complete, from the rows of commands.def and keys.def. */
+/* manual.c: prints a man page, and completions for bash and zsh, from
+ * commands.def and keys.def. */
 #include <ctype.h>
 
 #include "../frontend.h"
 
 /* ---- man page ------------------------------------------------------------ */
 
-/* A dot or an apostrophe that begins a line is a request, a dash a hyphen. */
+/* Prints text for roff: escapes dots and apostrophes at the start of a line,
+ * and dashes. */
 static void roff(const char *s)
 {
     if (*s == '.' || *s == '\'')
@@ -73,7 +74,8 @@ void print_manual(void)
 
 /* ---- completion ---------------------------------------------------------- */
 
-/* The words that a key may be: of an enum, or the one beside a path. */
+/* Prints the words that a key accepts: those of an enum, or the one besides a
+ * path. */
 static void print_values(const KeyInfo *info)
 {
     size_t n = strcspn(info->kind, " ");
@@ -97,7 +99,7 @@ static void print_words(const Command *command)
     printf("' ;;\n");
 }
 
-/* bash splits words at "=": a value's word is the one before. */
+/* bash splits words at "=", so the key of a value is the word before. */
 static const char head[] =
     "_pleat() {\n"
     "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}"

@@ -1,5 +1,5 @@
-/* new.c: `pleat new mixtral my.lua` starts a model file from one of ours, and
- * puts beside it what editors need to know the language. */
+/* new.c: `pleat new mixtral my.lua` copies a model of models/ and writes the
+ * files beside it that editors need for the language. */
 #include "../frontend.h"
 
 extern const char luacheckrc[], model_tiny[], model_mixtral[];
@@ -47,8 +47,8 @@ static int is_elementwise(Op op)
     return optab[op].cls == EW && !optab[op].nattr && !op_is(op, OPhidden);
 }
 
-/* With the elementwise ops that the text does not say itself: each is called as
- * one it says of as many operands. */
+/* Adds the elementwise ops that the text lacks: each has the signature of one
+ * with as many operands. */
 const char *editor_text(Arena *a)
 {
     static const char *const like[] = { "exp", "maximum", "where" };
@@ -63,7 +63,7 @@ const char *editor_text(Arena *a)
     return out.s;
 }
 
-/* The same for the names that luacheck must know. */
+/* Adds their names for luacheck. */
 const char *luacheck_text(Arena *a)
 {
     const char *list = strchr(luacheckrc, '{') + 1;
@@ -101,7 +101,7 @@ void write_model(const char *to, const char *text)
     write_new(strf(forever, "%s/pleat.lua", library), editor_text(forever));
 }
 
-/* Without data, which lie beside ours: their paths lead nowhere from there. */
+/* Removes the data keys, whose paths are relative to models/. */
 static const char *without_data(const char *text)
 {
     static const char usual[] = "-- data { train=\"book.txt\", "
