@@ -1,6 +1,6 @@
-/* initial.c: the program that fills parameters and states. Each gets its own
- * draw: the key of the random numbers is its path, so that neither their order
- * nor how they are cut over the ranks changes a value. */
+/* initial.c: the program that initializes parameters and states. The key of a
+ * parameter's random numbers is its path, so values depend neither on the order
+ * of parameters nor on their sharding. */
 #include "passes.h"
 
 static uint64_t hash_path(int64_t seed, const char *path)
@@ -23,8 +23,7 @@ static Node *shaped(Graph *g, Op op, const Param *param)
     return n;
 }
 
-/* v, which has no padding, as param is: zeros there, which gradients leave as
- * they are. */
+/* Returns v with param's padding: zeros, which gradients do not change. */
 static Node *with_padding(Graph *g, Node *v, const Param *param)
 {
     for (int d = 0; d < param->nd; d++) {
@@ -41,7 +40,7 @@ static Node *with_padding(Graph *g, Node *v, const Param *param)
 
 static Node *initial(Graph *g, const Param *p);
 
-/* All members, in the dtype of p. */
+/* Returns the pack of all members of bucket p, in its dtype. */
 static Node *initial_bucket(Graph *g, const Param *p)
 {
     Bucket *b = bucket_named(g, p->bucket);
@@ -57,8 +56,8 @@ static Node *initial_bucket(Graph *g, const Param *p)
     return n;
 }
 
-/* A parameter and its master start from the same draw: the key is the
- * parameter's path. */
+/* Returns the initial value. A parameter and its master have the same random
+ * numbers: the key is the parameter's path. */
 static Node *initial(Graph *g, const Param *param)
 {
     const Param *of = param->init == INITcopy ? g_param(g, param->of) : param;
@@ -81,7 +80,7 @@ static Node *initial(Graph *g, const Param *param)
         n->at.random.key =
             (int64_t)hash_path(opts_int(g->opts, "seed"), of->path);
     }
-    if (!fixed || param->dt == Dreal) /* pass precision decides real later */
+    if (!fixed || param->dt == Dreal) /* pass precision decides `real` later */
         n->dt = param->dt == Df64 ? Df64 : Df32;
     infer(g, n);
     return g_cast(g, pads ? with_padding(g, n, param) : n, param->dt);
@@ -94,9 +93,9 @@ static TrainStep post_at(Graph *g, const Loc *loc)
                         .scope = g_partscope(g, PARTpost, "post") };
 }
 
-/* ---- numbers of weights -------------------------------------------------- */
+/* ---- quantized weights --------------------------------------------------- */
 
-/* The bucket whose numbers a master makes; or null. */
+/* Returns the bucket whose quantized values a master determines; or null. */
 static Bucket *numbers_of(Graph *g, const Param *master)
 {
     if (master->kind != TKmaster)
@@ -119,7 +118,7 @@ static void write_numbers(Graph *g, const Param *master, Node *value)
 
 /* ---- masters ------------------------------------------------------------- */
 
-/* The first value of a parameter, or of what the optimizer keeps of one. */
+/* Returns the first value of a parameter or of an optimizer state. */
 static Node *first_value(Graph *g, const Param *param)
 {
     TrainStep step = post_at(g, param->loc);
@@ -169,7 +168,7 @@ static void write_first(Graph *g, const Param *param)
     write_numbers(g, param, in[1]);
 }
 
-/* A remainder comes from its parameter's draw, in one kernel with it. */
+/* A remainder is computed with its parameter, in one kernel. */
 Graph *initial_graph(Graph *g)
 {
     Graph *h = filling(g, PGinit);
@@ -178,9 +177,9 @@ Graph *initial_graph(Graph *g)
         const Param *p = h->param[i], *left;
         if (p->kind == TKnumbers || p->kind == TKscales ||
             p->kind == TKremainder)
-            continue; /* their master, or parameter, writes them */
+            continue; /* written with their master or parameter */
         if (is_member(p, NULL) && g_param(h, p->bucket))
-            continue; /* its bucket is the parameter */
+            continue; /* initialized by its bucket */
         write_first(h, p);
         left = param_companion(h, p, TKremainder);
         if (left && 1u << p->kind & PARAMETERS)

@@ -1,5 +1,5 @@
-/* passes.h: graph -> graph -> plan, for those outside. One file and one row of
- * passes.def each. */
+/* passes.h: public interface of the passes: graph -> graph -> plan. Each pass
+ * has a file and a row of passes.def. */
 #ifndef PLEAT_PASSES_H
 #define PLEAT_PASSES_H
 
@@ -16,40 +16,42 @@
 
 typedef struct PassInfo {
     const char *name;
-    void (*run)(Graph *g); /* null: works on the plan, run.c calls it */
-    unsigned programs;     /* those it runs in, as bits of ProgramKind */
+    void (*run)(Graph *g); /* null: run.c calls it, on the plan */
+    unsigned programs;     /* programs that it runs in, bits of ProgramKind */
     unsigned needs, makes, breaks; /* facts.def, as bits */
-    Level level;                   /* what check_graph holds after it */
+    Level level;                   /* level of the graph after it */
     const char *sentence;
 } PassInfo;
 extern const PassInfo passtab[]; /* passtab.c */
 extern const int npass;
 
-/* The first row of tab that finds something missing in program k, if `skip` is
- * left out (null: nothing is), as a sentence in a; null: none does. */
+/* Returns a sentence about the first row of tab without a needed fact in
+ * program k, if pass `skip` is omitted (null: none is); null: all facts
+ * hold. */
 const char *pass_order_wrong(Arena *a, const PassInfo *tab, int n,
                              ProgramKind k, const char *skip);
 /* ---- initial.c ----------------------------------------------------------- */
 
-/* What gives all of g's parameters their first values. */
+/* Returns the program that initializes all of g's parameters. */
 Graph *initial_graph(Graph *g);
-/* What makes numbers of weights of their masters; without nodes: there are none
- * such. */
+/* Returns the program that derives quantized weights from masters; it has no
+ * nodes if there are none. */
 Graph *weights_graph(Graph *g);
 
 /* ---- run.c --------------------------------------------------------------- */
 
-/* Every program of a logical graph as one plan. With options->stop: null, and
- * the logical graph, all programs after that pass and the sources are written
- * to options->out; read back as `stage`, they make the same plan. */
+/* Compiles every program of a logical graph to one plan. With options->stop it
+ * returns null and writes the logical graph, all programs after that pass and
+ * the sources to options->out; read back as `stage`, they give the same
+ * plan. */
 Plan *compile(Graph *logical, const Target *target,
               const CompileOptions *options);
 
-/* One pass on g, checked; for tests and tools. err() when there is none of
- * that name. */
+/* Runs one pass on g and checks the result; for tests and tools. Calls err()
+ * for an unknown name. */
 void run_pass(Graph *g, const Target *target, const char *name);
-/* Rows that make g legal for target's kernels, unchecked (a graph of a test
- * has no mesh), and its kernels: as fuse. */
+/* Runs the rows that make g legal for target's kernels, unchecked (a test's
+ * graph has no mesh), and fuse. Returns the kernels. */
 Group **run_fuse(Graph *g, const Target *target, Arena *a);
 
 #endif

@@ -1,5 +1,5 @@
-/* passtab.c: the contents page: passes.def as a table, and the proof that its
- * order is one in which every pass finds what it needs. */
+/* passtab.c: passes.def as a table, and the proof that in its order every pass
+ * finds the facts that it needs. */
 #include "passes.h"
 
 /* Programs that a pass runs in, as bits. */
@@ -44,7 +44,7 @@ const PassInfo passtab[] = {
 /* clang-format on */
 const int npass = sizeof passtab / sizeof *passtab;
 
-/* Who else makes the fact: ", which sharding makes". */
+/* Returns the pass that makes the fact: ", which sharding makes". */
 static const char *maker(Arena *a, const PassInfo *tab, int n, unsigned fact)
 {
     for (int i = 0; i < n; i++)

@@ -1,7 +1,7 @@
-/* run.c: the driver. Every program of a model is a copy of its logical graph,
- * run through the rows of passes.def, checked after the last of each level
- * (with PLEAT_CHECK=1, as tests have it, after each), then made into groups,
- * scheduled, and emitted into one plan. */
+/* run.c: the driver. Every program of a model starts as a copy of its logical
+ * graph, goes through the rows of passes.def, is checked after the last pass of
+ * each level (with PLEAT_CHECK=1, set by tests, after each pass), and is then
+ * grouped into kernels, scheduled and emitted into one plan. */
 #include "passes.h"
 
 /* ---- the program's graph ------------------------------------------------- */
@@ -18,7 +18,7 @@ static Node *copy_node(Graph *graph, const Node *n, Node **to)
     return c;
 }
 
-/* Which sinks a program keeps. */
+/* Does program k keep sinks of op? */
 static int keeps(ProgramKind k, Op op)
 {
     switch (op) {
@@ -31,7 +31,7 @@ static int keeps(ProgramKind k, Op op)
     }
 }
 
-/* Each program decides its own dtypes. */
+/* Copies parameters: each program decides its dtypes. */
 static void copy_params(Graph *graph)
 {
     Param **old = graph->param;
@@ -44,7 +44,7 @@ static void copy_params(Graph *graph)
     }
 }
 
-/* What program k has of g. */
+/* Returns the part of g that program k has. */
 static Graph *copy_graph(Arena *a, Graph *g, ProgramKind k)
 {
     Graph like = *g, *h;
@@ -82,7 +82,7 @@ static int is_option(const char *name, const PassInfo *info)
 }
 
 #ifdef PLEAT_DEBUG
-/* The law of the text form: parse(print(g)) prints the same bytes. */
+/* Checks that print(parse(print(g))) gives the same bytes. */
 static void round_trip(Graph *g)
 {
     Arena *a = arena_new();
@@ -96,7 +96,8 @@ static void round_trip(Graph *g)
 }
 #endif
 
-/* Behind passes whose work is kernels: these, unless a picture is asked for. */
+/* Prints the kernels after passes on kernels, unless Graphviz output is
+ * requested. */
 static void show_kernels(Graph *g)
 {
     const CompileOptions *options = &g->compile->options;
@@ -108,7 +109,7 @@ static void show_kernels(Graph *g)
                                   !is_asked(g->compile, "+all")));
 }
 
-/* Is info the last pass of its level that g's program goes through? */
+/* Is info the last pass of its level in g's program? */
 static int ends_level(const Graph *g, const PassInfo *info)
 {
     do
@@ -136,7 +137,7 @@ static void finish_pass(Graph *g, const PassInfo *info)
         show_graph(g);
 }
 
-/* One pass on a program: on its graph, from pipe on on those of all stages. */
+/* Runs a pass on a program: on its graph, after pipe on those of all stages. */
 static void one_pass(Graph *g, const PassInfo *info)
 {
     int left_out = is_option(g->compile->options.skip, info);
@@ -156,7 +157,7 @@ static int done(const Graph *g, const PassInfo *info)
     return g->passed > info - passtab;
 }
 
-/* All its stages have been through info. */
+/* Records that all its stages have completed info. */
 static void note_done(Graph *g, const PassInfo *info)
 {
     for (; g; g = g->next) {
@@ -165,7 +166,7 @@ static void note_done(Graph *g, const PassInfo *info)
     }
 }
 
-/* Of a graph that was read: the rows up to the pass that its text names. */
+/* Marks the rows up to the pass named by a parsed graph's text as completed. */
 static void find_done(Graph *g)
 {
     const PassInfo *info = passtab;
@@ -180,8 +181,8 @@ static void find_done(Graph *g)
     g->passed = (int)(info - passtab) + 1;
 }
 
-/* The rows from info on, before `end`, that g has not been through; zero when
- * stopped, also at a pass of other programs. */
+/* Runs the rows from info on, before `end`, that g has not completed. Returns 0
+ * if it was stopped, also at a pass of other programs. */
 static int run_passes(Graph *g, const PassInfo *info, const PassInfo *end)
 {
     for (; info < end; info++) {
@@ -210,7 +211,7 @@ int has_run(const Graph *g, void (*pass)(Graph *g))
     return done(g, row_of(pass));
 }
 
-/* All programs at once: which stages have a parameter is one decision. */
+/* Splits all programs at once: the stages of a parameter are one decision. */
 static void run_pipe(Graph *const *v)
 {
     const PassInfo *info = row_of(pass_pipe);
@@ -273,7 +274,7 @@ static int runs(const Graph *g, ProgramKind k)
            has(g, k == PGforward ? Ooutput : Oloss);
 }
 
-/* The program as -x left it, all stages of it, or from the model. */
+/* Returns the program as written by -x, with all stages, or from the model. */
 static Graph *program(Graph *g, ProgramKind k)
 {
     Graph **stage = g->compile->options.stage, *first = NULL, **end = &first;
@@ -295,7 +296,7 @@ static Graph *program(Graph *g, ProgramKind k)
     return first;
 }
 
-/* What -x writes: the model, the programs where they stopped, the sources. */
+/* Writes the output of -x: the model, the stopped programs, the sources. */
 static void write_stage(Graph *g, Graph *const *stopped)
 {
     const CompileOptions *options = &g->compile->options;
@@ -311,7 +312,7 @@ static void write_stage(Graph *g, Graph *const *stopped)
     fputs(t.s, compile_out(g->compile));
 }
 
-/* Does any stage watch for rows that do not fit? */
+/* Does any stage check for overflow of rows? */
 static int has_overflow(const Graph *g)
 {
     while (g && !has(g, Ooverflow))
@@ -319,7 +320,7 @@ static int has_overflow(const Graph *g)
     return g != NULL;
 }
 
-/* Does the step make metrics that are only for some steps? */
+/* Has the step metrics that are computed only in some steps? */
 static int is_watched(const Graph *step)
 {
     const Graph *g = step;
@@ -329,9 +330,8 @@ static int is_watched(const Graph *step)
     return g && watches(g, PGwatched) && !watches(g, PGstep);
 }
 
-/* Programs have weights as numbers where step has; those that do not train find
- * parameters where step has them, and read the shards that it keeps. null: no
- * step. */
+/* Copies step's decisions about parameters: quantized weights, their stages and
+ * shards. step null: there is none. */
 static void learn_params(Graph *g, const Graph *step)
 {
     for (; step; step = step->next) {
@@ -343,8 +343,8 @@ static void learn_params(Graph *g, const Graph *step)
     }
 }
 
-/* All programs up to pipe; those that stop before it go to `stopped`. Step
- * goes first: it makes the optimizer's parameters, which init fills. */
+/* Runs all programs up to pipe; those stopped before it go to `stopped`. Step
+ * is first: it creates the optimizer's parameters, which init initializes. */
 static Graph **programs(Graph *g, Graph ***stopped)
 {
     Graph **v = NULL, *step = NULL;
@@ -365,7 +365,7 @@ static Graph **programs(Graph *g, Graph ***stopped)
     return v;
 }
 
-/* The step, or the program that knows most parameters. */
+/* Returns the step, or the program with most parameters. */
 static Graph *most_params(Graph *const *v)
 {
     Graph *most = v[0];
@@ -376,7 +376,7 @@ static Graph *most_params(Graph *const *v)
     return most;
 }
 
-/* A graph that `make` makes of each stage of one. */
+/* Applies `make` to each stage and links the results. */
 static Graph *of_stages(Graph *g, Graph *(*make)(Graph *g))
 {
     Graph *first = NULL, **end = &first;
@@ -388,7 +388,7 @@ static Graph *of_stages(Graph *g, Graph *(*make)(Graph *g))
     return first;
 }
 
-/* With a pass left out others may lack what it makes. */
+/* Checks the order of passes if one is omitted: others may lack its facts. */
 static void check_order(Graph *g)
 {
     const char *wrong = NULL;

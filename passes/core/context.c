@@ -1,5 +1,5 @@
-/* context.c: what passes share of a compile under way: options and target, and
- * what it says: decisions (-d why), graphs after a pass (-d). */
+/* context.c: the state of a compile that passes share: options, target, and
+ * output of -d (decisions, graphs after a pass). */
 #include "../../ir/settings/keys.h"
 #include "core.h"
 
@@ -36,7 +36,8 @@ int states_price(const Opts *opts)
            !opts_words(opts, "train.recompute");
 }
 
-/* Those over which the ranks of each run of so many differ; 0: of all. */
+/* Returns the atoms over which each run of `ranks` ranks differs; 0: all
+ * ranks. */
 static uint32_t atoms_within(const Mesh *m, int64_t ranks)
 {
     uint32_t within = 0;
@@ -66,7 +67,8 @@ static int is_of_optimizer(const Param *p)
     return 1u << p->kind & (MOMENTS | MASTERS);
 }
 
-/* Param.before of all; pipe leaves each program of a stage the same list. */
+/* Sets Param.before of all parameters; pipe gives each program of a stage the
+ * same list. */
 static void place_optimizer(Graph *g)
 {
     double all = 0, before = 0;

@@ -1,5 +1,5 @@
-/* micro.c: the axis `micro` and sums over it: how many micro-batches a step and
- * a rank have, what counts once in each, and what adds up over them. */
+/* micro.c: the axis `micro` and sums over it: numbers of micro-batches of a
+ * step and a rank, values that count once in each, and accumulators. */
 #include "core.h"
 
 double micro_batches(const Graph *g)

@@ -1,4 +1,4 @@
-/* rewrite.c: the loop most graph passes are made of. */
+/* rewrite.c: the loop of most graph passes. */
 #include "core.h"
 
 void rewrite(Graph *g, Node *(*f)(Graph *g, Node *n, void *ctx), void *ctx)
@@ -18,7 +18,7 @@ void rewrite(Graph *g, Node *(*f)(Graph *g, Node *n, void *ctx), void *ctx)
             n->map = to[n->map->id];
         to[i] = f(g, n, ctx);
         if (to[i] == n && n->op == Omerge)
-            infer(g, n); /* the operand may have its axes in another order */
+            infer(g, n); /* the operand's axes may have another order */
         if (to[i] == n)
             vec_push(g->arena, g->node, n);
         n->id = (int)i;
@@ -117,7 +117,7 @@ Node *new_part(Graph *g, Node *of, int index, Dtype dt, const Node *like)
     return infer(g, p);
 }
 
-/* Numbers that count are whole, the others fp32. */
+/* Counts are integers, other numbers fp32. */
 Node *g_step_value(Graph *g, const Loc *loc, StepValue v)
 {
     Node *n = g_node(g, Ostepval, loc, 0, NULL);
@@ -127,8 +127,8 @@ Node *g_step_value(Graph *g, const Loc *loc, StepValue v)
     return infer(g, n);
 }
 
-/* One row of scores has one logsumexp: the result's axes that the queries' side
- * has, i.e. all but those only the value brings. */
+/* A row of scores has one logsumexp: it has the result's axes except those that
+ * only the value has. */
 Node *logsumexp_part(Graph *g, Node *attn, const Node *out)
 {
     const Graph *body = attn->body;

@@ -1,9 +1,10 @@
-/* scaled.c: which products a target's kernels multiply as numbers of 8 bits and
- * their scales (kernels/scaled_products.c): what dequantizes these for such a
- * product is never stored for it. */
+/* scaled.c: recognizes products that a target's kernels run on FP8 values and
+ * their scales (quant/scaled_products.c): their dequantized operands are never
+ * stored. */
 #include "core.h"
 
-/* What x dequantizes in this layout, exactly: null: nothing. */
+/* Returns the dequantize node of x if it has exactly this layout; null: it has
+ * not. */
 static const Node *dequantized(const Node *x, ScaleLayout layout)
 {
     while (x->op == Ocast)
@@ -15,8 +16,8 @@ static const Node *dequantized(const Node *x, ScaleLayout layout)
                : NULL;
 }
 
-/* Scales lie as the values do, a block axis in place of each that is cut; a
- * rank has all of each block that it has a part of. */
+/* Have scales the values' layout, with a block axis for each blocked axis, and
+ * is each block whole on a rank? */
 static int fits(const Graph *g, const Node *d)
 {
     const struct dequantize_attrs *t = &d->at.dequantize;
@@ -32,8 +33,8 @@ static int fits(const Graph *g, const Node *d)
     return 1;
 }
 
-/* One axis is summed over, along which the rows' blocks lie, and one is made;
- * the weights' blocks lie along both. */
+/* Are the rows blocked along the contracted axis, and the weights along the
+ * contracted and the output axis? */
 static int along_the_sum(const Node *n, const Node *rows, const Node *w)
 {
     const Axes *sum = &n->at.gmm.axes;
@@ -44,9 +45,9 @@ static int along_the_sum(const Node *n, const Node *rows, const Node *w)
            axes_at(&w->at.dequantize.axes, n->in[2]->at.route.axis) < 0;
 }
 
-/* The one axis cut into blocks by d among those that n sums over (or makes);
- * null: there is none, or blocks of these axes as one, it the last, are others
- * than those of d. */
+/* Returns the only blocked axis of d among those that n contracts (or outputs);
+ * null: there is none, or blocks of the merged axes, with it last, differ from
+ * d's. */
 static const Axis *cut_last(const Graph *g, const Node *n, const Node *d,
                             int summed)
 {
@@ -73,8 +74,8 @@ static const Axis *cut_last(const Graph *g, const Node *n, const Node *d,
                : NULL;
 }
 
-/* Each axis that is made is of one operand, and blocks are those of rows and
- * columns of a matrix. */
+/* Is each output axis of one operand, with blocks of rows and columns of a
+ * matrix? */
 static int is_matrix_of_blocks(const Graph *g, const Node *n, const Node *rows,
                                const Node *w)
 {

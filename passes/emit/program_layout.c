@@ -1,11 +1,11 @@
-/* program_layout.c: the instructions of a program in phases.
+/* program_layout.c: divides the instructions of a program into phases.
  *
- * Accumulators are cleared first: those of loss denominators in a phase of
- * their own before `den`, the others in `pre`; with a single micro-batch right
- * before their only use. One that a product adds to is not cleared: the first
- * micro-batch's product stores. (0 + x is x, but for the sign of a zero, which
- * products, whose sums begin at 0, do not make.) A stage has no body but its
- * calls, each a phase, in the order of their last rows; a wait has an
+ * Accumulators are cleared first: those of loss denominators in a separate
+ * phase before `den`, the others in `pre`; with a single micro-batch just
+ * before their only use. An accumulator of a product is not cleared: the first
+ * micro-batch's product stores. (0 + x is x except for the sign of a zero,
+ * which products never produce, since their sums begin at 0.) A stage has calls
+ * instead of a body, each a phase, in order of their last rows; a wait has an
  * instruction for every send that it waits for. */
 #include "emit.h"
 
@@ -37,7 +37,7 @@ static Group *zeroing(ProgramBuilder *builder, Node *acc, Region reg)
     return k;
 }
 
-/* A kernel that stores f everywhere in acc. */
+/* Returns a kernel that stores f everywhere in acc. */
 static Group *filling(ProgramBuilder *builder, Node *acc, Region reg, double f)
 {
     Node *c = g_node(builder->graph, Oconst, acc->loc, 0, NULL);
@@ -59,8 +59,8 @@ static Group *filling(ProgramBuilder *builder, Node *acc, Region reg, double f)
     return k;
 }
 
-/* An accumulator starts from zero, for max and min from what all numbers
- * beat. */
+/* Returns a kernel that clears an accumulator: to zero, -infinity for max,
+ * infinity for min. */
 static Group *clearing(ProgramBuilder *builder, Node *acc, Region reg)
 {
     if (acc->at.accum.op == Radd)
@@ -69,9 +69,9 @@ static Group *clearing(ProgramBuilder *builder, Node *acc, Region reg)
                    acc->at.accum.op != Rmax ? INFINITY : -INFINITY);
 }
 
-/* In a step's first micro-batch a product may store what it would add to zero.
- * Where there is no other, its accumulator lives from there: at the peak most
- * gradients are still to come. */
+/* May the product store in a step's first micro-batch instead of adding to
+ * zero? With one micro-batch its accumulator lives from there, which lowers the
+ * peak: most gradients do not exist then. */
 static int may_store(const ProgramBuilder *builder, Group *group,
                      const Node *acc)
 {
@@ -102,7 +102,8 @@ static void clear_accumulators(ProgramBuilder *builder, Group **k, Region reg)
             clear_results(builder, k[i]);
 }
 
-/* The groups from `first` on; none: no phase. */
+/* Ends a phase with the groups from `first` on; without groups there is no
+ * phase. */
 static void end_phase(ProgramBuilder *builder, Phase f, int first,
                       int64_t repeat)
 {
@@ -123,7 +124,7 @@ static int waits_for(const Call *wait, const Call *send)
            wait->other == send->other;
 }
 
-/* The same buffer, peer and channel as the send's. */
+/* Adds a wait with the buffer, peer and channel of the send. */
 static void add_wait(ProgramBuilder *builder, const Group *send)
 {
     Group *k = alloc(builder->arena, sizeof *k);
@@ -147,8 +148,9 @@ static int overwrites(const Group *group, const Group *send)
     return 0;
 }
 
-/* From the at-th on: what was sent has left before `by` overwrites it, in the
- * order in which it was sent; null: all has. What is still to wait for. */
+/* Adds waits for the sends from `at` on, in order, up to the last one whose
+ * buffer `by` overwrites; null: all. Returns the index of the first send
+ * left. */
 static size_t end_sends(ProgramBuilder *builder, Group **sent, size_t at,
                         const Group *by)
 {
@@ -179,7 +181,7 @@ static size_t add_groups(ProgramBuilder *builder, Group **k, size_t i,
     return i;
 }
 
-/* Instructions of the groups k[0, n) of the body that call c has. */
+/* Adds the groups of k[0, n) that belong to call c. */
 static void add_call(ProgramBuilder *builder, Group *const *k, size_t n, int c)
 {
     const Call *call = builder->graph->call;
@@ -196,7 +198,7 @@ static void add_call(ProgramBuilder *builder, Group *const *k, size_t n, int c)
     end_phase(builder, phase_of_call(builder->arena, &call[c]), first, 0);
 }
 
-/* By call: how many others have their last row before its own. */
+/* Returns [call]: the number of calls whose last row precedes its own. */
 static int *by_last_row(const Graph *g, Arena *a)
 {
     int calls = (int)vec_len(g->call), place = calls;
@@ -231,7 +233,7 @@ static size_t add_calls(ProgramBuilder *builder, Group *const *k, size_t at)
     return at + n;
 }
 
-/* sched puts what den needs of pre before it. */
+/* sched has placed the nodes of pre that den needs before den. */
 void make_phases(ProgramBuilder *builder, Group **k)
 {
     size_t at = 0, den = 0;

@@ -1,5 +1,5 @@
-/* shapes.c: how the values of a plan's instructions lie (plan.h, ValueShape),
- * from the nodes' types. Layers repeat, so each distinct shape is kept once.
+/* shapes.c: shapes of the values of a plan's instructions (plan.h, ValueShape),
+ * from the nodes' types. Each distinct shape is stored once.
  *
  *     %q = dot .. f32 [micro=4 seq=512 hidden=128] @ tp:hidden dp:micro
  *     shape f32 ( micro 1 cut 6 ) ( seq 512 ) ( hidden 64 cut 1 ) */
@@ -7,9 +7,9 @@
 
 struct Shapes {
     Arena *arena;
-    Table *at;       /* hash -> 1 + index of the last; others by next */
+    Table *at;       /* hash -> 1 + index of the last one, linked by next */
     ValueShape *all; /* vec */
-    int *next;       /* vec: the one before of the same hash; -1: none */
+    int *next;       /* vec: the previous one with the same hash; -1: none */
 };
 
 Shapes *shapes_new(Arena *a)
@@ -50,7 +50,7 @@ static int keep(Shapes *shapes, const ValueShape *shape)
     return (int)vec_len(shapes->all) - 1;
 }
 
-/* Atoms that cut n and none of its axes: those of the map of its rows. */
+/* Returns atoms that shard n but none of its axes: those of its rows' map. */
 static uint32_t unnamed(const Graph *g, const Node *n)
 {
     uint32_t all = atoms_of(g, n, S) | atoms_of(g, n, F);
@@ -60,7 +60,7 @@ static uint32_t unnamed(const Graph *g, const Node *n)
     return all;
 }
 
-/* Padding has no name of its own: tensors have none. */
+/* Adds a dim. A padded axis has its unpadded name, as in tensors. */
 static void add_dim(ValueShape *shape, Axis *a, int64_t n, uint32_t cut,
                     uint32_t zigzag)
 {
@@ -70,7 +70,7 @@ static void add_dim(ValueShape *shape, Axis *a, int64_t n, uint32_t cut,
         (ValueDim){ unpadded(a)->name, n, cut, (cut & zigzag) != 0 };
 }
 
-/* A row map lies by counts; the axes that cut it stand for it, each once. */
+/* Sets the shape of a row map: the axes that shard it, each once. */
 static void map_shape(const Graph *g, const Node *n, ValueShape *shape)
 {
     const Mesh *m = g->mesh;
