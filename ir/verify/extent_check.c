@@ -1,10 +1,10 @@
-/* extent_check.c: instructions fill their buffers and nothing is left over.
- * instr_check.c says that no instruction goes beyond its buffers; a plan of the
- * compiler has, besides, operands that are exactly as large as their buffers,
- * an arena and frames that are exactly as high as what lies in them, groups of
- * more than one rank, and as often as a step has micro-batches.
+/* extent_check.c: checks that instructions fill their buffers. instr_check.c
+ * proves that no instruction exceeds its buffers; in a plan of the compiler
+ * operands also have exactly the size of their buffers, the arena and frames
+ * exactly the height of their contents, groups more than one rank, and phases
+ * as many runs as a step has micro-batches.
  *
- * Not proved: which way a square matrix is turned. */
+ * Not proved: whether a square matrix is transposed. */
 #include "verify.h"
 
 typedef struct Sizes {
@@ -29,8 +29,8 @@ static const char *fills(const Sizes *sizes, int i, int64_t elems,
 
 /* ---- instructions -------------------------------------------------------- */
 
-/* Products and copies, and collectives along an axis, are as large as their
- * operands' shapes (operands.c), and those as their buffers. */
+/* Products, copies, and collectives along an axis have the size of their
+ * operands' shapes (operands.c), and these the size of their buffers. */
 static const char *instr_sizes(const Sizes *sizes)
 {
     const Instr *instr = sizes->s;
@@ -45,7 +45,7 @@ static const char *instr_sizes(const Sizes *sizes)
 
 /* ---- memory -------------------------------------------------------------- */
 
-/* Of what lies in the host's arena, or in the other. */
+/* Raises the top of the host's arena, or of the device's. */
 static void raise(int64_t *top, int64_t at, int64_t bytes, int host)
 {
     if ((at >= HOSTSPACE) == host && at + bytes > *top)
@@ -107,8 +107,8 @@ static const char *heights_wrong(const PlanCheck *check)
 
 /* ---- micro-batches ------------------------------------------------------- */
 
-/* Micro-batches that a rank runs in turn, from the tokens of a step; 0: the
- * plan has no inputs, -1: they are no whole number. */
+/* Returns the micro-batches of a rank, from the tokens of a step; 0: the plan
+ * has no inputs, -1: not an integer. */
 static int64_t micros_of(const Plan *p)
 {
     int64_t n = plan_tokens(p);
@@ -138,7 +138,7 @@ static const char *repeats_wrong(const PlanCheck *check, const Program *prog)
     return 0;
 }
 
-/* Does phase read the input tensor of its pair's other micro-batch too? */
+/* Does the phase also read the input of its pair's other micro-batch? */
 static int reads_other(const Role *role, const Program *prog,
                        const Phase *phase, const Tensor *tensor)
 {
@@ -171,7 +171,7 @@ static const char *pairs_wrong(const PlanCheck *check, const Program *prog)
 
 /* ---- frames -------------------------------------------------------------- */
 
-/* What lies in a frame lies there side by side, and fills it. */
+/* Buffers of a frame must be adjacent and fill it. */
 static const char *frames_wrong(const PlanCheck *check, int prog)
 {
     const Program *program = &check->r->prog[prog];

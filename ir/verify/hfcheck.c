@@ -1,6 +1,6 @@
-/* hfcheck.c: how parameters map to Hugging Face tensors. A row puts all of one
- * parameter or state, each of its axes once, into a box of the tensor's
- * factors; the rows of one tensor fill it, and no two share an element. */
+/* hfcheck.c: checks the map from parameters to Hugging Face tensors. A row maps
+ * a whole parameter or state, each of its axes once, to a box of the tensor's
+ * factors; the rows of a tensor fill it, and no two share an element. */
 #include "verify.h"
 
 typedef struct HfCheck {
@@ -41,7 +41,7 @@ static int is_inside(const HfFactor *factor)
            factor->start <= factor->total - factor->n;
 }
 
-/* How often a row names an axis. */
+/* Returns how often a row names an axis. */
 static int named(const HfMap *map, const char *axis)
 {
     int n = 0;
@@ -128,7 +128,7 @@ static int by_tensor(const void *a, const void *b)
     return strcmp(x->hf, y->hf);
 }
 
-/* Rows v[0] .. v[n-1] are those of one tensor. *at: the row that is wrong. */
+/* Checks rows v[0] .. v[n-1] of one tensor. *at: the wrong row. */
 static const char *tensor_wrong(const HfMap **v, int n, const HfMap **at)
 {
     int64_t sum = 0;

@@ -1,4 +1,4 @@
-/* lasting_shapes.c: how values that live always lie in their buffers. */
+/* lasting_shapes.c: shapes of persistent values in their buffers. */
 #include "verify.h"
 
 static void of_bucket(Arena *a, const Tensor *tensor, ValueShape *shape)

@@ -1,6 +1,5 @@
-/* live.c: which bytes of the arena matter when, worked out from the
- * instructions of a plan alone. The compiler's own idea of lives (Buf.born and
- * dies) is only compared with it. */
+/* live.c: lifetimes of buffers, computed from a plan's instructions alone. The
+ * compiler's lifetimes (Buf.born and dies) are only compared with these. */
 #include "verify.h"
 
 const char *life_wrong(const SlotLives *lives, const char *what, int buf,
@@ -66,8 +65,8 @@ int only_writes(const Instr *instr, int i)
            (instr->kind == Ikernel && !instr->rw);
 }
 
-/* From where on what instruction instr leaves in operand i is kept: a run of a
- * phase needs what the one before it left, if only the first stores. */
+/* Returns the instruction from which the result of instr in operand i is live:
+ * if only the first run of a phase stores, every run needs the one before. */
 static int kept_from(const Program *program, int instr, int i)
 {
     return stores_first(&program->instr[instr], i)
@@ -75,8 +74,8 @@ static int kept_from(const Program *program, int instr, int i)
                : instr;
 }
 
-/* Instruction instr names a buffer, or what lies in that stack, from `from` on.
- */
+/* Records that instruction instr names a buffer, or the buffers of a stack,
+ * live from `from` on. */
 static const char *name_buffer(SlotLives *lives, int buf, int instr, int from,
                                int writes)
 {
@@ -123,8 +122,8 @@ static const char *name_buffers(SlotLives *lives, int instr)
     return why;
 }
 
-/* A phase that repeats, and a table, need again what they found when they
- * began. Outputs are read at the end. */
+/* Extends lifetimes: a repeated phase, or a table, needs its initial values
+ * again; outputs are read at the end. */
 static void extend(SlotLives *lives)
 {
     const Program *program = &lives->r->prog[lives->prog];
@@ -200,8 +199,9 @@ const char *lives_of(Arena *a, const Role *role, int prog, SlotLives *lives)
     return why;
 }
 
-/* Lives that are longer than needed, or shorter. Gradients and outputs stay to
- * the end, what other streams name may until they are done. */
+/* Finds a lifetime that is longer than needed, or shorter. Gradients and
+ * outputs live to the end; buffers of other streams may live until these have
+ * finished. */
 static const char *loose(const SlotLives *lives)
 {
     int end = lives->r->prog[lives->prog].ninstr - 1;
@@ -217,7 +217,7 @@ static const char *loose(const SlotLives *lives)
                    (kept && b->born == lives->from && life->first <= lives->to);
         if (b->prog == lives->prog && b->born == lives->from &&
             b->dies == lives->to)
-            continue; /* there through the whole table */
+            continue; /* live through the whole table */
         if (b->prog == lives->prog &&
             (!born || (life->last != b->dies && !kept)) && law(Llive_tight))
             return life_wrong(lives,

@@ -1,15 +1,15 @@
-/* operands.c: an instruction's fields against the shapes of what it reads and
- * makes.
+/* operands.c: checks an instruction's fields against the shapes of its operands
+ * and results.
  *
- *   products     are loops, each with a stride in every operand. Those of the
- *                instruction must be those of the axes of its operands, so
- *                that none is transposed or another's
- *   collectives  an axis becomes whole, or is cut, over the group's atoms; the
- *                blocks are what stands before and behind it
+ * products are loops, each with a stride in every operand. The instruction's
+ *                loops must be the axes of its operands, so that none is
+ *                transposed or exchanged
+ * collectives an axis becomes whole, or is sharded, over the group's atoms;
+ *                blocks are the axes before and after it
  *
- * Kernels are in rank_offsets.c.
+ * rank_offsets.c checks kernels.
  *
- * Each function returns null or what is wrong. */
+ * Each function returns null or the violation. */
 #include "verify.h"
 
 /* ---- loops --------------------------------------------------------------- */
@@ -30,7 +30,7 @@ static void add_loop(Loops *loops, int64_t n, int64_t a, int64_t b, int64_t c)
         loops->at[loops->n++] = (OperandLoop){ n, { a, b, c } };
 }
 
-/* Two loops that walk every operand as one would are one. */
+/* Merges two loops that together visit every operand as one loop. */
 static int merged(OperandLoop *x, const OperandLoop *y)
 {
     for (int i = 0; i < OPERANDS; i++)
@@ -83,7 +83,7 @@ static void gemm_loops(const GemmArgs *args, Loops *loops)
     }
 }
 
-/* Operands: rows weights rows, or rows rows weights. */
+/* Loops of grouped products: rows weights rows, or rows rows weights. */
 static void grouped_loops(const Instr *instr, Loops *loops)
 {
     const GmmArgs *args = &instr->gmm;
@@ -109,7 +109,7 @@ static int64_t stride_of(const ValueShape *shape, int dim)
     return n;
 }
 
-/* Null, or an axis that has another size in another operand. */
+/* Finds the loops of axes. Returns null, or an axis with different sizes. */
 static const char *axis_loops(const ValueShape *const op[OPERANDS],
                               Loops *loops)
 {
@@ -151,7 +151,7 @@ static const char *product_wrong(const PlanCheck *check, const Instr *instr,
 
 /* ---- collectives --------------------------------------------------------- */
 
-typedef struct IndexedBlocks { /* of a gather or scatter */
+typedef struct IndexedBlocks { /* blocks of a gather or scatter */
     int64_t outer, inner, zig, low;
 } IndexedBlocks;
 
@@ -163,13 +163,13 @@ static int64_t product(const ValueShape *shape, int from, int to)
     return n;
 }
 
-/* Atoms of the group that cut an axis in two pieces. */
+/* Returns the atoms of the group that shard an axis in two pieces a rank. */
 static uint32_t piecing(const Mesh *m, const ValueDim *dim, uint32_t atoms)
 {
     return dim->zigzag ? dim->cut & m->mask[Mcp] & atoms : 0;
 }
 
-/* 2 where the axis stays in pieces, each of them an axis of its own. */
+/* Returns 2 if the axis stays in pieces, each a separate axis. */
 static int64_t halves(const Mesh *m, const ValueDim *dim, uint32_t atoms)
 {
     return dim->zigzag && !piecing(m, dim, atoms) ? 2 : 1;
@@ -180,7 +180,7 @@ static int64_t lower(const Mesh *m, uint32_t z, uint32_t atoms)
     return z ? mesh_extent(m, atoms & ((z & -z) - 1)) : 0;
 }
 
-/* Is `cut` what `whole` is when these atoms cut it too, in equal parts? */
+/* Is `cut` the dim `whole` sharded further over these atoms, in equal parts? */
 static int cuts(const Mesh *m, const ValueDim *whole, const ValueDim *cut,
                 uint32_t atoms)
 {
@@ -196,7 +196,8 @@ static int same_axis(const ValueDim *x, const ValueDim *y)
            x->zigzag == y->zigzag;
 }
 
-/* The axes along which x and y differ: at most two, in order. -1: others. */
+/* Finds the axes along which x and y differ, at most two, in order. Returns
+ * their number; -1: other differences. */
 static int differing(const ValueShape *x, const ValueShape *y, int at[2])
 {
     int n = 0;
@@ -211,7 +212,8 @@ static int differing(const ValueShape *x, const ValueShape *y, int at[2])
     return n;
 }
 
-/* All-gather, reduce-scatter: along one axis of `whole` and `cut`. */
+/* Checks an all-gather or reduce-scatter along one axis of `whole` and
+ * `cut`. */
 static int along(const Mesh *m, const ValueShape *whole, const ValueShape *cut,
                  uint32_t atoms, IndexedBlocks *blocks)
 {
@@ -267,7 +269,7 @@ static int has_blocks(const Instr *instr, const IndexedBlocks *blocks)
            reducescatter_args->low == blocks->low;
 }
 
-/* Do these atoms, and no others, cut an axis? */
+/* Do exactly these atoms shard an axis? */
 static int is_ring(const ValueShape *shape, uint32_t atoms)
 {
     for (int d = 0; d < shape->nd; d++)
@@ -276,8 +278,8 @@ static int is_ring(const ValueShape *shape, uint32_t atoms)
     return 0;
 }
 
-/* All of a rank's tokens on one side, on the other a block of each rank; both
- * cut over the group. */
+/* Checks an exchange of rows: all of a rank's tokens on one side, a block for
+ * each rank on the other; both sharded over the group. */
 static int fits_rows(const Mesh *m, const Instr *instr, const ValueShape *x,
                      const ValueShape *y)
 {
@@ -336,7 +338,7 @@ static const char *collective_wrong(const PlanCheck *check, const Instr *instr,
     }
 }
 
-/* ---- the whole ----------------------------------------------------------- */
+/* ---- interface ----------------------------------------------------------- */
 
 const char *operands_wrong(const PlanCheck *check, const Instr *instr,
                            const ValueShape *const *in,

@@ -1,10 +1,10 @@
-/* plancheck.c: what must hold in a plan before anything runs it. The reader
- * asks it of files, the compiler of its own work, so it believes nothing: every
- * index is in range, every buffer lies in the arena, nothing that is alive at
- * one time overlaps, every instruction has the arguments of its kind and they
- * stay inside their buffers on every rank (instr_check.c, tablecheck.c).
+/* plancheck.c: verifies a plan before it is executed: plans read from files and
+ * those of the compiler. It assumes nothing: every index is in range, every
+ * buffer is inside the arena, no two live buffers overlap, every instruction
+ * has the arguments of its kind, and these stay inside their buffers on every
+ * rank (instr_check.c, tablecheck.c).
  *
- * Each function returns null or what is wrong. */
+ * Each function returns null or the violation. */
 #include "verify.h"
 
 /* ---- buffers ------------------------------------------------------------- */
@@ -15,7 +15,7 @@ static int lies_in(const Buf *b, int64_t from, int64_t bytes)
            b->bytes <= bytes - (b->offset - from);
 }
 
-/* Does b lie in a stack of its own kind of life? */
+/* Is b in a stack with its own kind of lifetime? */
 static int in_stack(const Role *role, const Buf *b)
 {
     if (b->stack < 0 || b->stack > role->nbuf)
@@ -60,8 +60,8 @@ static const char *buf_wrong(const PlanCheck *check, const Buf *b)
     return 0;
 }
 
-/* From where on bytes of a buffer are its own: of one that a join in a table
- * makes, from the first of its parts on, and through the table. */
+/* Returns the instruction from which a buffer owns its bytes: the result of a
+ * join in a table from its first part on, and through the table. */
 static int own_from(const PlanCheck *check, int buf)
 {
     const Role *role = check->r;
@@ -82,9 +82,9 @@ static int own_from(const PlanCheck *check, int buf)
     return from;
 }
 
-/* Buffers with one place that are alive in a program: what lives always is born
- * at -1. What lies in a stack is told apart by words of the device. Frames are
- * there while the table runs. */
+/* Collects the buffers with a fixed place that are live in a program;
+ * persistent ones are born at -1. Buffers of a stack are separated by words on
+ * the device. Frames are live while the table runs. */
 static int gather(const PlanCheck *check, int prog, Span **out)
 {
     Span *v = NULL;
@@ -145,7 +145,7 @@ static const char *bufs_wrong(const PlanCheck *check)
 
 /* ---- programs ------------------------------------------------------------ */
 
-/* Phases follow each other and cover all instructions. */
+/* Phases must be consecutive and cover all instructions. */
 static const char *phases_wrong(const PlanCheck *check, const Program *prog)
 {
     int64_t at = 0;
@@ -166,7 +166,7 @@ static const char *phases_wrong(const PlanCheck *check, const Program *prog)
     return 0;
 }
 
-/* A phase that runs once has no other runs. */
+/* A phase that runs once must have no instruction for other runs. */
 static const char *lasts_wrong(const PlanCheck *check, const Program *prog)
 {
     for (int f = 0; f < prog->nphase; f++)
@@ -181,8 +181,7 @@ static const char *lasts_wrong(const PlanCheck *check, const Program *prog)
     return 0;
 }
 
-/* What lies where is looked at when all phases and tables are known to be
- * sound. */
+/* Places are checked after all phases and tables. */
 static const char *programs_wrong(const PlanCheck *check)
 {
     const Role *role = check->r;
@@ -223,9 +222,9 @@ static const char *role_wrong(PlanCheck *check)
     return why ? why : sizes_wrong(check);
 }
 
-/* ---- the rest ------------------------------------------------------------ */
+/* ---- texts and the whole ------------------------------------------------- */
 
-/* Kernels of target null have no text. */
+/* Checks kernel texts, which target null does not have. */
 static const char *texts_wrong(const PlanCheck *check)
 {
     const Plan *p = check->p;

@@ -1,8 +1,8 @@
-/* program_check.c: the buffers that each program of a stage may write, and
- * those that it must. Weights and states need a program that fills them. */
+/* program_check.c: checks the buffers that each program of a stage may write,
+ * and must write. Weights and states need a program that initializes them. */
 #include "verify.h"
 
-/* Classes of buffers, as bits. */
+/* Classes of buffers as bits. */
 enum {
     WEIGHTS = 1u << Bparam | 1u << Bstate,
     OPTIM = 1u << Boptim,
@@ -16,9 +16,9 @@ static const struct {
 #include "../plan/programs.def"
 };
 
-/* ---- each ---------------------------------------------------------------- */
+/* ---- one program --------------------------------------------------------- */
 
-/* By buffer: does the program end with something in it? */
+/* Returns [buffer]: does the program write it? */
 static char *written(const PlanCheck *check, const Program *prog)
 {
     char *v = alloc(check->arena, (size_t)check->r->nbuf + 1);
@@ -49,9 +49,10 @@ static const char *program_wrong(const PlanCheck *check, const Program *program)
     return NULL;
 }
 
-/* ---- all ----------------------------------------------------------------- */
+/* ---- all programs -------------------------------------------------------- */
 
-/* What may overflow says so and has a fallback, which cannot. */
+/* A program that may overflow must report it and have a fallback that
+ * cannot. */
 static const char *fallback_wrong(const PlanCheck *check)
 {
     const Role *role = check->r;
@@ -71,7 +72,7 @@ static const char *fallback_wrong(const PlanCheck *check)
                : NULL;
 }
 
-/* What lives from step to step begins with values. Other stages have the
+/* Values that live across steps must be initialized. Other stages have the
  * programs of the first. */
 static const char *init_wrong(const PlanCheck *check)
 {
@@ -85,7 +86,8 @@ static const char *init_wrong(const PlanCheck *check)
                : NULL;
 }
 
-/* Numbers of weights and their scales, which no checkpoint has. */
+/* Quantized weights and scales, which checkpoints do not have, need a program
+ * that derives them. */
 static const char *numbers_wrong(const PlanCheck *check)
 {
     const Role *role = check->r;

@@ -1,29 +1,28 @@
-/* rank_offsets.c: integers of kernels that depend on the rank. They say where
- * the rank's part of something begins, counted in places of an axis or in
- * elements:
+/* rank_offsets.c: checks integers of kernels that depend on the rank: the start
+ * of the rank's part, in units of an axis or in elements:
  *
- *     start    of an axis that cuts an operand, or of the part of it that one
- *              operand has in what another has
- *     number   the rank's, over atoms that cut an axis or share a sum
- *     share    of an axis that all have, where ranks share a sum over it
+ *     start    start of a sharded axis of an operand, or of its part in
+ *              another's
+ *     number   number of the rank, over atoms that shard an axis or share a sum
+ *     share    share of an axis that all ranks have, if they split its sum
  *
- * So they follow from the shapes of the instruction's operands. The plan says
- * how each does, as a number (RankAffine.place) that stands for operand, axis,
- * piece and unit: what is found when the plan is read must be that. A kernel
- * that does several things at once may need places in values that are never
- * stored: those are FREE, and nothing is proved of them. Nor is anything of
- * constants: those are the kernel's. */
+ * They follow from the shapes of the instruction's operands. The plan states
+ * how, as a number (RankAffine.place) that encodes operand, axis, piece and
+ * unit; the reader must find the same. A fused kernel may need offsets in
+ * values that are never stored: these are FREE, and nothing is proved about
+ * them, nor about constants, which belong to the kernel. */
 #include "verify.h"
 
 typedef enum OffsetSource { START, NUMBER, SHARE } OffsetSource;
 
 typedef struct Operands {
     const Mesh *m;
-    const ValueShape **x; /* vec: what is read and made */
-    uint32_t terms;       /* atoms of the sums that it makes terms of */
+    const ValueShape **x; /* vec: operands and results */
+    uint32_t terms;       /* atoms of its partial sums */
 } Operands;
 
-/* What is left to explain, and how the rest was. */
+/* The rest of an integer that is not explained yet, and the explanation so
+ * far. */
 typedef struct OffsetSearch {
     const Operands *o;
     RankAffine left;
@@ -50,7 +49,7 @@ static void explain(OffsetSearch *search, OffsetSource way, int operand,
 
 /* ---- units --------------------------------------------------------------- */
 
-/* The elements between neighbours along an axis, on a rank or of all ranks. */
+/* Returns the stride of an axis in elements, on a rank or over all ranks. */
 static int64_t stride_of(const Mesh *m, const ValueShape *shape, int dim,
                          int all)
 {
@@ -62,8 +61,8 @@ static int64_t stride_of(const Mesh *m, const ValueShape *shape, int dim,
     return n;
 }
 
-/* May `by` places of an axis be counted so: as places of it or of an axis that
- * it is merged into with what lies behind it, or as elements? */
+/* Is `by` a unit of an axis: its own, that of an axis merged with the ones
+ * after it, or elements? */
 static int is_unit(const Mesh *m, const ValueShape *shape, int dim, int64_t by)
 {
     by = by < 0 ? -by : by;
@@ -75,9 +74,9 @@ static int is_unit(const Mesh *m, const ValueShape *shape, int dim, int64_t by)
     return 0;
 }
 
-/* ---- ways ---------------------------------------------------------------- */
+/* ---- explanations -------------------------------------------------------- */
 
-/* Takes out `by` times v over these atoms, if that is what is left there. */
+/* Subtracts `by` times v over these atoms, if exactly that is left. */
 static int take(OffsetSearch *search, const int64_t *v, uint32_t atoms,
                 int64_t by)
 {
@@ -90,7 +89,7 @@ static int take(OffsetSearch *search, const int64_t *v, uint32_t atoms,
     return 1;
 }
 
-/* The unit in which what is left over atoms would be v; 0: none. */
+/* Returns the unit by which the rest over atoms equals v; 0: none. */
 static int64_t unit_of(const OffsetSearch *search, const int64_t *v,
                        uint32_t atoms)
 {
@@ -100,7 +99,8 @@ static int64_t unit_of(const OffsetSearch *search, const int64_t *v,
     return 0;
 }
 
-/* Where the parts of len that these atoms make of an axis begin. */
+/* Explains the rest as starts of the parts of len that these atoms make of an
+ * axis. */
 static int take_start(OffsetSearch *search, OffsetSource way, int operand,
                       int dim, uint32_t atoms, int64_t len)
 {
@@ -130,8 +130,8 @@ static int take_number(OffsetSearch *search, int operand, int dim,
     return 1;
 }
 
-/* A part of an axis begins somewhere in all of it, or in the part that another
- * operand has of some axis. */
+/* Explains the rest as the start of a part of an axis, in the whole axis or in
+ * another operand's part. */
 static int take_axis(OffsetSearch *search, int operand, int dim)
 {
     const ValueDim *value_dim = &search->o->x[operand]->dim[dim];

@@ -1,4 +1,4 @@
-/* shape_check.c: laws of the shapes of values. */
+/* shape_check.c: checks laws of the shapes of values. */
 #include "verify.h"
 
 static const char *shape_wrong(const PlanCheck *check, const ValueShape *shape)

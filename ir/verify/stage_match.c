@@ -1,17 +1,17 @@
-/* stage_match.c: do the stages of a plan fit each other? For each program:
+/* stage_match.c: checks that the stages of a plan match. For each program:
  *
- *   transfers     what one stage sends to another on a channel is, message by
- *                 message, what that one receives: micro-batch, elements, type
- *   collectives   over stages stand in one order on all of them, with the same
+ *   transfers     messages sent and received on a channel agree one by one in
+ *                 micro-batch, elements and type
+ *   collectives   over several stages have one order on all of them, and equal
  *                 arguments. Those inside a stage need no check: their members
  *                 run the same instructions with the same integers
  *                 (value_types.c)
- *   deadlock      with every send waiting for its receiver the stages come to
- *                 their end (time_model.c). As nothing depends on data or on
- *                 who is faster, one run is all runs
+ *   deadlock      if every send waits for its receiver, all stages reach their
+ *                 end (time_model.c). Nothing depends on data or speed, so one
+ *                 run represents all
  *
- * One role stands for all ranks of its stage, so the cost does not depend on
- * the number of ranks. */
+ * A role represents all ranks of its stage, so the cost does not depend on the
+ * number of ranks. */
 #include "verify.h"
 
 typedef struct Message {
@@ -19,7 +19,7 @@ typedef struct Message {
     int micro;
 } Message;
 
-typedef struct StageLink { /* from one stage to another, one channel */
+typedef struct StageLink { /* a channel from one stage to another */
     int from, to;
     int64_t chan;
     Message *sent, *got; /* vecs */
@@ -30,8 +30,8 @@ typedef struct StageMatch {
     const Plan *p;
     ProgramKind program;
     StageLink *wire;     /* vec */
-    const Instr ***wide; /* by role: vec */
-    const Program **g;   /* by role */
+    const Instr ***wide; /* [role]: vec */
+    const Program **g;   /* [role] */
 } StageMatch;
 
 static const char *wrong(const StageMatch *match, int role, const Instr *instr,
@@ -42,7 +42,7 @@ static const char *wrong(const StageMatch *match, int role, const Instr *instr,
                 place_text(match->arena, instr->file, instr->line), what);
 }
 
-/* ---- what each stage does with others ------------------------------------ */
+/* ---- operations between stages ------------------------------------------- */
 
 static StageLink *wire_of(StageMatch *match, int role, const Instr *instr)
 {
@@ -74,7 +74,7 @@ static void note_instr(StageMatch *match, int role, const Instr *instr,
     }
 }
 
-/* Instructions of each phase that concern other stages. */
+/* Returns the instructions of each phase that involve other stages. */
 static const Instr ***far_instrs(const StageMatch *match, const Program *prog)
 {
     const Instr ***v =
@@ -102,7 +102,7 @@ static void note_role(StageMatch *match, int role)
 
 /* ---- comparing ----------------------------------------------------------- */
 
-/* The parts of value v; nothing of what was there when the program began. */
+/* Returns the parts of value v; null for a value from before the program. */
 static const uint32_t *parts_of(const Program *prog, int v, int *shape)
 {
     static const uint32_t whole[3];
@@ -115,7 +115,7 @@ static const uint32_t *parts_of(const Program *prog, int v, int *shape)
     return whole;
 }
 
-/* Does b receive what a sends, lying as a reads it? */
+/* Does b receive the value that a sends, with the same layout? */
 static int same_type(const StageMatch *match, int role, const Instr *a,
                      const Instr *i)
 {

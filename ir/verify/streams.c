@@ -1,29 +1,29 @@
-/* streams.c: on which stream of a device an instruction runs and behind which
- * events: as text, and the proof that no two accesses race.
+/* streams.c: streams and events of instructions: their text, and the proof that
+ * no two accesses race.
  *
  *     issue  = [ "stream=" stream ] [ "wait=" event { "," event } ]
  *              [ "record=" event ] [ "priority=1" ] [ "sms=" int ]
  *     event  = "e" number
  *
- * Instructions of one stream run in the order of the program, others behind
- * their events. The rows of a program are walked with a vector clock for each
- * stream: how many instructions of each other stream are known to be done. An
- * access finds the last write of its bytes, and a write the reads since then,
- * in what its stream knows, or the plan is refused. Bytes are those of the
- * arena, cut wherever a buffer begins or ends; cells in a row with one history
- * are kept as one run. Below them stands for a byte each what instructions
- * share beside buffers: the order of collectives and of transfers on all their
- * members, and the work space of products.
+ * Instructions of one stream run in program order, those of other streams after
+ * their events. The rows of a program are walked with a vector clock per
+ * stream: the number of instructions of each other stream that are known to be
+ * complete. An access must know the last write of its bytes, and a write also
+ * the reads since then, otherwise the plan is refused. The bytes of the arena
+ * are divided at the bounds of buffers into cells; adjacent cells with one
+ * history form a run. Extra cells below the arena represent shared state beside
+ * buffers: the order of collectives and of transfers on all their members, and
+ * the workspace of products.
  *
- * A phase that repeats is walked twice. An access that races with one two runs
- * later races with that of the next run too, which is on the same stream. Where
- * instructions run in its last run alone (last_only) that is walked too, and
- * they in no other: what stands in every run finds no event of theirs before.
- */
+ * A repeated phase is walked twice. An access that races with one two runs
+ * later also races with that of the next run, which is on the same stream. If
+ * instructions run only in the last run (last_only), this run is walked too,
+ * and they appear in no other: instructions of every run must not rely on their
+ * events. */
 #include "verify.h"
 
 enum { MAXEVENT = 1 << 20, MAXSMS = 1 << 16 };
-enum { TRANSFERS = -3, COLLECTIVES, PRODUCTS }; /* bytes below the arena */
+enum { TRANSFERS = -3, COLLECTIVES, PRODUCTS }; /* addresses below the arena */
 
 const char *const streamnames[NSTREAM] = { "compute", "comm",   "copy",
                                            "p2p",     "reload", "host" };
@@ -66,7 +66,7 @@ int program_streams(const Program *program)
     return 0;
 }
 
-/* The last instruction of a stream that compute has waited for. */
+/* Per stream: the last instruction that compute has waited for. */
 typedef struct Behind {
     int done[NSTREAM], *recorder;
 } Behind;
@@ -76,7 +76,7 @@ static void pass_wait(Behind *x, const Program *program, int *behind, int instr,
 {
     StreamKind on = program->instr[recorder].issue.stream;
     if (on == STREAMcompute || program->instr[instr].last_only)
-        return; /* other runs do not wait there */
+        return; /* other runs do not wait for it */
     for (int i = x->done[on]; i <= recorder; i++)
         if (program->instr[i].issue.stream == on)
             behind[i] = instr;
@@ -84,8 +84,9 @@ static void pass_wait(Behind *x, const Program *program, int *behind, int instr,
         x->done[on] = recorder + 1;
 }
 
-/* Of a call's last row alone, on another stream: rows of other calls follow,
- * which may wait or not. It is over when compute is behind it and the table. */
+/* An instruction of a call's last row on another stream: rows of other calls
+ * follow, which may or may not wait. It ends when compute is after it and after
+ * the table. */
 static void outlast_table(const Program *program, int *behind)
 {
     int first = program->ninstr, end = 0;
@@ -124,7 +125,7 @@ int *instrs_behind(Arena *a, const Program *program)
 
 /* ---- clocks -------------------------------------------------------------- */
 
-typedef struct Clock { /* so many instructions of each stream */
+typedef struct Clock { /* number of completed instructions per stream */
     int64_t of[NSTREAM];
 } Clock;
 
@@ -135,8 +136,8 @@ static void join(Clock *to, const Clock *from)
             to->of[s] = from->of[s];
 }
 
-/* By instruction: what it knows to be done, itself included, in one walk. What
- * one of the last run alone waits for its stream does not know. */
+/* Returns [instruction]: its clock after one walk, including itself. A wait of
+ * an instruction of the last run only does not advance its stream. */
 static Clock *walk_clocks(Arena *a, const Program *program)
 {
     Clock now[NSTREAM] = { 0 }, *event = NULL;
@@ -159,8 +160,8 @@ static Clock *walk_clocks(Arena *a, const Program *program)
     return at;
 }
 
-/* Along a stream clocks never go back: of each stream's writers the first that
- * knows of an instruction moves on as instructions of another do. */
+/* Finds the first writer of each stream that knows of an instruction. Clocks of
+ * a stream never decrease, so one pass over both lists suffices. */
 int *writers_behind(Arena *a, const Program *program, const char *writes)
 {
     const Clock *at = walk_clocks(a, program);
@@ -188,22 +189,22 @@ int *writers_behind(Arena *a, const Program *program, const char *writes)
 /* ---- events -------------------------------------------------------------- */
 
 typedef struct EventUse {
-    int recorder, waited; /* instruction, from 1; how many wait */
-    Clock at;             /* when it was recorded last; 0: not yet */
+    int recorder, waited; /* instruction, from 1; number of waits */
+    Clock at;             /* clock of the last record; 0: none yet */
 } EventUse;
 
-/* What happened to a run of cells, by the count of its stream. */
+/* History of a run of cells, by counts of the streams. */
 typedef struct Run {
     int64_t wrote, read[NSTREAM];
     StreamKind writer;
-    int end; /* the cell behind it */
+    int end; /* the cell after it */
 } Run;
 
-typedef struct Cells { /* from one up to another */
+typedef struct Cells { /* a range of cells */
     int from, to;
 } Cells;
 
-typedef struct RacedUse { /* of an operand that can race */
+typedef struct RacedUse { /* a use of an operand that can race */
     int operand, writes;
 } RacedUse;
 
@@ -211,20 +212,20 @@ typedef struct StreamWalk {
     const PlanCheck *c;
     const Program *g;
     int prog;
-    EventUse *event;    /* by number; vec */
-    Clock now[NSTREAM]; /* what each stream knows */
-    int64_t *edge;      /* where cells begin, sorted; the last: they end */
+    EventUse *event;    /* vec: [event] */
+    Clock now[NSTREAM]; /* clock of each stream */
+    int64_t *edge;      /* starts of cells, sorted; then their end */
     int nedge;
-    Cells **at; /* by buffer and slot */
-    int *raced; /* by cell: how many before it another stream than compute
-                   touches */
+    Cells **at; /* [buffer][slot] */
+    int *raced; /* [cell]: number of earlier cells that another stream than
+                   compute accesses */
     int *
-        *heard; /* by phase: instructions that can race, wait or record; vecs */
-    RacedUse **raced_use; /* by instruction; vecs */
-    int **given;      /* by phase: buffers that get their micro-batch; vecs */
-    char *ends;       /* by phase: does its last run have more than others? */
-    Run *run;         /* by the first cell of one */
-    uint64_t *begins; /* a bit a cell: does a run begin there? */
+        *heard; /* [phase]: vec of instructions that can race, wait or record */
+    RacedUse **raced_use; /* [instruction]: vecs */
+    int **given;      /* [phase]: vec of buffers that get their micro-batch */
+    char *ends;       /* [phase]: has its last run more instructions? */
+    Run *run;         /* [first cell of a run] */
+    uint64_t *begins; /* a bit per cell: does a run begin there? */
 } StreamWalk;
 
 static const char *wrong(const StreamWalk *walk, int instr, const char *what)
@@ -280,13 +281,14 @@ static const SlotGroup *frame_of(const StreamWalk *walk, const Buf *b)
     return b->frame ? &walk->g->frame[b->frame - 1] : NULL;
 }
 
-/* From its place on: what lies in a stack may begin at any of its rows. */
+/* Returns the bytes that b may reach from its offset: in a stack it may begin
+ * at any row. */
 static int64_t reach(const StreamWalk *walk, const Buf *b)
 {
     return b->stack ? walk->c->r->buf[b->stack - 1].bytes : b->bytes;
 }
 
-/* A buffer has a place, one in a frame as many as that has slots. */
+/* Returns the number of places of a buffer: one, or the slots of its frame. */
 static int places(const StreamWalk *walk, const Buf *b)
 {
     return b->frame ? frame_of(walk, b)->nslot : 1;
@@ -308,7 +310,7 @@ static int lives_in(const StreamWalk *walk, const Buf *b)
     return b->prog < 0 || b->prog == walk->prog;
 }
 
-/* Of every buffer that may be touched, at every place. */
+/* Divides the arena into cells at the bounds of every place of every buffer. */
 static void cut_cells(StreamWalk *walk)
 {
     for (int k = TRANSFERS; k <= PRODUCTS; k++)
@@ -324,7 +326,7 @@ static void cut_cells(StreamWalk *walk)
             walk->edge[walk->nedge++] = walk->edge[i];
 }
 
-/* The cells of each place of each buffer. */
+/* Finds the cells of each place of each buffer. */
 static void find_cells(StreamWalk *walk)
 {
     int n = walk->c->r->nbuf;
@@ -362,7 +364,7 @@ static int count_raced(const StreamWalk *walk, Cells cells)
     return walk->raced[cells.to] - walk->raced[cells.from];
 }
 
-/* May who names the buffer touch a cell that is raced? */
+/* Can a use of the buffer access a cell that is raced? */
 static int can_race(const StreamWalk *walk, int buf)
 {
     int many = buf < 0 ? 0 : places(walk, &walk->c->r->buf[buf]), any = 0;
@@ -387,8 +389,8 @@ static void add_cells(int *change, Cells cells)
     change[cells.to]--;
 }
 
-/* What only compute touches cannot race: only operands that lie where one of
- * another stream's instructions does, at any of its places, are looked at. */
+/* Finds operands that can race: those that share a cell, at any place, with an
+ * operand of another stream than compute. */
 static void find_raced(StreamWalk *walk)
 {
     Arena *a = walk->c->arena;
@@ -420,7 +422,7 @@ static void begin_run(StreamWalk *walk, int cell, Run run)
     walk->begins[cell / 64] |= UINT64_C(1) << cell % 64;
 }
 
-/* At first all cells have one history: none. */
+/* Creates one run of all cells, without history. */
 static void make_runs(StreamWalk *walk)
 {
     Arena *a = walk->c->arena;
@@ -430,7 +432,7 @@ static void make_runs(StreamWalk *walk)
     begin_run(walk, 0, (Run){ .end = walk->nedge });
 }
 
-/* The run that has the cell ends before it, and another begins there. */
+/* Splits the run of a cell before it. */
 static void cut_run(StreamWalk *walk, int cell)
 {
     int word = cell / 64;
@@ -450,7 +452,7 @@ static int is_run(const StreamWalk *walk, Cells cells)
            walk->run[cells.from].end == cells.to;
 }
 
-/* Does a stream know of all that it must not race with in the run? */
+/* Does a stream know all accesses in the run that it must not race with? */
 static int is_known(const Clock *now, const Run *run, int writes)
 {
     int known = now->of[run->writer] >= run->wrote;
@@ -459,7 +461,7 @@ static int is_known(const Clock *now, const Run *run, int writes)
     return known;
 }
 
-/* These cells become one run, as the last write leaves them. */
+/* Makes one run of these cells, with the history of a write. */
 static void write_run(StreamWalk *walk, StreamKind on, Cells cells)
 {
     Run *run = &walk->run[cells.from];
@@ -470,7 +472,8 @@ static void write_run(StreamWalk *walk, StreamKind on, Cells cells)
     run->end = cells.to;
 }
 
-/* In all of these cells? Most are those of one run already. */
+/* Records an access to these cells, mostly of one run. Returns 0 if it
+ * races. */
 static int touch(StreamWalk *walk, StreamKind on, Cells cells, int writes)
 {
     const Clock *now = &walk->now[on];
@@ -548,7 +551,7 @@ static const char *begin(StreamWalk *walk, int instr, int micro)
     return why;
 }
 
-/* By buffer: does it say a row's micro-batch, or hold its inputs? */
+/* Returns [buffer]: does it hold a row's micro-batch number or inputs? */
 static char *loaded(const StreamWalk *walk)
 {
     const Role *role = walk->c->r;
@@ -562,7 +565,8 @@ static char *loaded(const StreamWalk *walk)
     return is;
 }
 
-/* What of each phase must be looked at in each of its rows. */
+/* Lists the instructions of each phase that must be checked in each of its
+ * rows. */
 static void list_phases(StreamWalk *walk)
 {
     Arena *a = walk->c->arena;
@@ -590,7 +594,7 @@ static void list_phases(StreamWalk *walk)
         }
 }
 
-/* Before a row compute gets what it reads of its micro-batch. */
+/* Before a row compute loads the inputs of its micro-batch. */
 static const char *load(StreamWalk *walk, int phase)
 {
     const int *v = walk->given[phase];

@@ -1,20 +1,20 @@
-/* tablecheck.c: what must hold of the table of a pipeline stage and of what its
- * micro-batches keep from one row to a later one. See plancheck.c.
+/* tablecheck.c: checks the table of a pipeline stage and the values that its
+ * micro-batches keep between rows. See plancheck.c.
  *
- *   rows     each call once for each micro-batch
- *   buffers  with one place: inside one call, or there through the whole table
- *   frames   slots in the arena; two micro-batches, or two frames, whose rows
+ * rows each call once for each micro-batch buffers with a fixed place: used in
+ * one call, or live through the whole table frames slots in the arena; two
+ * micro-batches, or two frames, whose rows
  *            overlap in time never share a byte */
 #include "verify.h"
 
-typedef struct TableCheck { /* a program's table being looked at */
+typedef struct TableCheck { /* check of a program's table */
     const PlanCheck *c;
     const Program *g;
     int prog;
     int call, ncall; /* phases */
     int first, end;  /* instructions */
     int micros;
-    int **uses; /* by call: vec of the frames it names */
+    int **uses; /* [call]: vec of the frames it names */
 } TableCheck;
 
 static const char *wrong(const TableCheck *check, const char *what)
@@ -72,7 +72,7 @@ static const char *slots_wrong(TableCheck *check)
     return 0;
 }
 
-/* What else repeats does so for each micro-batch. */
+/* Other repeated phases must run for each micro-batch. */
 static const char *repeats_wrong(const TableCheck *check)
 {
     for (int i = 0; i < check->g->nphase && check->ncall; i++) {
@@ -163,7 +163,7 @@ static const char *frame_wrong(const TableCheck *check, const SlotGroup *group)
     return 0;
 }
 
-/* Which frames the instructions of each call name. */
+/* Finds the frames that the instructions of each call name. */
 static void find_uses(TableCheck *check)
 {
     const Role *role = check->c->r;
@@ -186,7 +186,8 @@ static void find_uses(TableCheck *check)
     }
 }
 
-/* Rows in which each micro-batch needs its slot of frame u: v[u][micro]. */
+/* Returns v[u][micro]: the rows in which a micro-batch needs its slot of frame
+ * u. */
 static Span **find_spans(const TableCheck *check)
 {
     Arena *a = check->c->arena;
@@ -251,7 +252,7 @@ const char *table_wrong(const PlanCheck *check, int prog)
     return frames_overlap(&t);
 }
 
-/* ---- for the check of buffers with one place ----------------------------- */
+/* ---- for the check of buffers with a fixed place ------------------------- */
 
 typedef struct SlotRange {
     int64_t from, to;

@@ -1,44 +1,43 @@
-/* value_check.c: does every instruction find in its buffers the values that it
- * says it reads (plan.h, ValueUse)? The program is run without numbers: phases
- * and rows in order, for each buffer the value it holds, for each frame by
- * micro-batch. What the other checks have proved makes that enough: two buffers
- * that are alive at one time share no byte (plancheck.c, tablecheck.c), and
- * lives are what the instructions say (live.c), so nothing but an instruction
- * that names a buffer changes it.
+/* value_check.c: checks that every instruction finds in its buffers the values
+ * that it reads (plan.h, ValueUse). It executes the program symbolically:
+ * phases and rows in order, with the value that each buffer holds, for frames
+ * per micro-batch. Other checks make this sufficient: live buffers share no
+ * byte (plancheck.c, tablecheck.c), and lifetimes follow from the instructions
+ * (live.c), so only an instruction that names a buffer changes it.
  *
- * A phase that repeats is run twice: an accumulator may then hold what the
- * instruction itself left there, nothing else may come from the run before. In
- * the first run one with store_first reads nothing of what it adds to: what
- * others read there it has made, or another before it. The second is the last
- * run, in which those with last_only take part.
- * Buffers of which a row leaves nothing to others (brief) are followed in the
- * first two rows of a phase and in its last: in those between, the same
- * instructions find there what they found in the second.
+ * A repeated phase is executed twice: an accumulator may then hold the
+ * instruction's own earlier result, and nothing else may come from the run
+ * before. In the first run an instruction with store_first does not read its
+ * accumulator. The second run is the last one, in which instructions with
+ * last_only take part. Buffers that hold nothing between rows (brief) are
+ * followed in the first two rows of a phase and in its last: in the rows
+ * between, instructions find the same values as in the second.
  *
- * What is being sent must stay until its wait, and micro-batches are added up
- * in their order, so that every schedule that pleat makes gives the same bits.
+ * A sent buffer must not change until its wait, and micro-batches are
+ * accumulated in order, so every schedule of pleat gives the same bits.
  *
- * Then at the end each parameter, moment, state, result and output holds the
- * value that the graph wrote to it, and, as all ranks of its replication group
- * must, the sum of all terms and no part.
+ * At the end each parameter, moment, state, result and output must hold the
+ * value that the graph wrote to it, and the sum of all terms, on all ranks of
+ * its replication group.
  *
- * Not proved: what is inside kernels, and that the graph means the model. */
+ * Not proved: the inside of kernels, and that the graph implements the
+ * model. */
 #include "verify.h"
 
 typedef struct SentBuffer {
     int buf, micro;
 } SentBuffer;
 
-/* Sends of one peer and channel that were not waited for: a queue. */
+/* Queue of the pending sends of a peer and channel. */
 typedef struct SendQueue {
     int64_t peer, chan;
     SentBuffer *sent;
     size_t first;
 } SendQueue;
 
-typedef struct BufferState { /* what a buffer holds (micro: or its frame)*/
+typedef struct BufferState { /* contents of a buffer, or of a frame's slot */
     int value;               /* 0: nothing that may be read */
-    int row;                 /* that put it there */
+    int row;                 /* row that wrote it */
 } BufferState;
 
 typedef struct ValueFlow {
@@ -46,17 +45,17 @@ typedef struct ValueFlow {
     const Program *g;
     int prog;
     const ValueOrigin *made;
-    BufferState *at;       /* by buffer */
-    BufferState **framed;  /* by buffer: by micro-batch, made when used*/
-    char *brief;           /* by buffer: holds nothing from row to row */
-    int *last;             /* by phase: micro-batch of its last row */
-    int *runs;             /* by phase: done */
-    int **lasting;         /* by phase: instructions that do more than use what
-                              is brief; vecs */
-    int between;           /* is this row as the one of its phase before? */
+    BufferState *at;       /* [buffer] */
+    BufferState **framed;  /* [buffer][micro-batch], created at first use */
+    char *brief;           /* [buffer]: holds nothing between rows */
+    int *last;             /* [phase]: micro-batch of its last row */
+    int *runs;             /* [phase]: completed runs */
+    int **lasting;         /* [phase]: vec of instructions that also use
+                              other buffers than brief ones */
+    int between;           /* is this row equal to the previous one? */
     SendQueue *line;       /* vec */
-    int free;              /* to add up in any order */
-    int phase, micro, row; /* now */
+    int free;              /* accumulation may have any order */
+    int phase, micro, row; /* current position */
 } ValueFlow;
 
 static const char *lost(const ValueFlow *flow, int v)
@@ -83,7 +82,7 @@ static BufferState *place_of(ValueFlow *flow, int b)
 
 /* ---- instructions -------------------------------------------------------- */
 
-/* Is value v `made`, with more added by later instructions of the phase? */
+/* Is value v `made` with terms added by later instructions of the phase? */
 static int goes_on(const ValueFlow *flow, int v, int made)
 {
     const Phase *phase = &flow->g->phase[flow->phase];
@@ -115,7 +114,7 @@ static const char *reads(ValueFlow *flow, const Instr *instr, int i)
     if ((has == use->read && has) || !law(Lfinds))
         return 0;
     if (use->make && flow->runs[flow->phase] && goes_on(flow, has, use->make))
-        return 0; /* added to in a run before */
+        return 0; /* accumulated in an earlier run */
     return strf(flow->c->arena, "needs %s and finds %s in '%s'",
                 lost(flow, use->read), has ? lost(flow, has) : "nothing",
                 b->name);
@@ -129,8 +128,8 @@ static const char *makes(ValueFlow *flow, const Instr *instr, int i)
     return 0;
 }
 
-/* Schedules that pleat makes add up micro-batches in their order; one that was
- * read from a file may have another. */
+/* Is the order of accumulation free? Schedules of pleat accumulate
+ * micro-batches in order; a schedule read from a file may not. */
 static int is_free(const Plan *p)
 {
     const char *s = p->opts ? opts_str(p->opts, "fold.schedule") : NULL;
@@ -156,7 +155,7 @@ static SendQueue *line_of(ValueFlow *flow, const TransferArgs *args)
     return &flow->line[vec_len(flow->line) - 1];
 }
 
-/* All stages make the transfers of a row in the order of their channels. */
+/* All stages must order the transfers of a row by channel. */
 static const char *in_order(const ValueFlow *flow, const Instr *instr)
 {
     const Phase *phase = &flow->g->phase[flow->phase];
@@ -218,7 +217,7 @@ static const char *where(const ValueFlow *flow, int instr, const char *why)
                                  phase->name, flow->micro, why));
 }
 
-/* last: it is the last run of its phase. */
+/* Executes a row. last: the last run of its phase. */
 static const char *run_row(ValueFlow *flow, int phase, int micro, int last)
 {
     const Phase *f = &flow->g->phase[phase];
@@ -267,9 +266,8 @@ static int has_shape(const Plan *p, const ValueShape *shape)
     return 0;
 }
 
-/* An output lies in its buffer as the value shape, under names of its own. The
- * plan's shapes have these too: a tensor that names an axis otherwise
- * contradicts them. */
+/* Checks that an output has the layout of the value's shape. Its axis names may
+ * differ, but must be among the plan's shapes. */
 static const char *output_wrong(const ValueFlow *flow, const Tensor *tensor,
                                 const ValueShape *shape)
 {
@@ -285,8 +283,8 @@ static const char *output_wrong(const ValueFlow *flow, const Tensor *tensor,
     return NULL;
 }
 
-/* Those in a buffer that ends as shape, or, shape null, in what lives always.
- * */
+/* Checks outputs in a buffer that ends with this shape, or, shape null, in
+ * persistent memory. */
 static const char *outputs_wrong(const ValueFlow *flow, int buf,
                                  const ValueShape *shape)
 {
@@ -352,9 +350,10 @@ static const char *ends_wrong(ValueFlow *flow)
     return why ? program_told(flow->c, flow->g->kind, why) : NULL;
 }
 
-/* ---- the whole ----------------------------------------------------------- */
+/* ---- interface ----------------------------------------------------------- */
 
-/* What lies in a place of its own inside a phase that is run again. */
+/* Finds brief buffers: those with a fixed place used only inside a repeated
+ * phase. */
 static void find_brief(ValueFlow *flow)
 {
     const Program *program = flow->g;
@@ -373,7 +372,7 @@ static void find_brief(ValueFlow *flow)
     }
 }
 
-/* Does it do what another row may see? */
+/* Has the instruction an effect that another row may see? */
 static int outlasts_row(const ValueFlow *flow, const Instr *instr)
 {
     int lasts = instr_info(instr->kind)->cls == CLASStransfer;

@@ -1,4 +1,4 @@
-/* verify.c: laws, and the texts of what breaks one. */
+/* verify.c: laws, and messages about violations. */
 #include "verify.h"
 
 int law_off = -1, law_broken = -1;

@@ -1,4 +1,5 @@
-/* verify.h: laws of plans, the parts of their verifier; private */
+/* verify.h: laws of plans and the parts of the verifier; private to this
+ * folder */
 #ifndef PLEAT_VERIFY_H
 #define PLEAT_VERIFY_H
 
@@ -6,17 +7,17 @@
 
 #include "live.h"
 
-/* What is proved, by name. law() is asked where a law is broken, and says
- * whether it holds all the same: a test may leave one out, to see that a plan
- * is refused by it alone. */
+/* Names of the proved laws. law() is called at a violation and returns whether
+ * to accept it: a test can switch one law off, to show that a plan is refused
+ * by it alone. */
 typedef enum Law {
 #define LAW(id, text) L##id,
 #include "laws.def"
 #undef LAW
     NLAW
 } Law;
-extern int law_off;    /* -1: none */
-extern int law_broken; /* the last that was asked for; -1: none */
+extern int law_off;    /* law switched off; -1: none */
+extern int law_broken; /* last violated law; -1: none */
 int law(Law x);
 
 typedef struct PlanCheck {
@@ -25,11 +26,11 @@ typedef struct PlanCheck {
     const Role *r;
     int role;
     const char **kernels; /* names, sorted by pointer */
-    ValueShape **lasting; /* by buffer: how what lives there always
-                                     lies; null: it does not */
+    ValueShape **lasting; /* [buffer]: shape of its persistent value;
+                                     null: none */
 } PlanCheck;
 
-/* Why, said of a program or of an instruction in it. */
+/* Return a message with the name of the program, or of the instruction. */
 const char *program_told(const PlanCheck *check, ProgramKind k,
                          const char *why);
 const char *instr_told(const PlanCheck *check, const Program *program,
@@ -41,7 +42,7 @@ const char *tensors_loose(const PlanCheck *check); /* plans with flow */
 const char *shared_wrong(Arena *a, const Plan *p);
 const char *purposes_wrong(const PlanCheck *check);
 const char *hf_wrong(Arena *a, const Plan *p);
-/* By number: who makes it (-1: nobody) and of what type, when all is well. */
+/* [value]: the instruction that writes it (-1: none), and its type. */
 typedef struct ValueOrigin {
     int instr;
     const ValueUse *f;
@@ -49,9 +50,10 @@ typedef struct ValueOrigin {
 const char *values_wrong(const PlanCheck *check, int prog, ValueOrigin **made);
 const char *shapes_wrong(const PlanCheck *check);
 const char *signatures_wrong(const PlanCheck *check);
-/* By buffer: how what lives there always lies, from its tensors. */
+/* Returns [buffer]: the shape of its persistent value, from its tensors. */
 ValueShape **lasting_shapes(const PlanCheck *check);
-/* Shapes by slot, null: it reads, or makes, nothing there. */
+/* Checks rank-dependent integers. Shapes by slot; null: not read, or not
+ * written. */
 const char *places_wrong(const PlanCheck *check, const Instr *instr,
                          const ValueShape *const *in,
                          const ValueShape *const *out);
@@ -61,8 +63,8 @@ const char *operands_wrong(const PlanCheck *check, const Instr *instr,
 const char *flow_wrong(const PlanCheck *check, int prog);
 const char *streams_wrong(const PlanCheck *check, int prog);
 const char *sizes_wrong(const PlanCheck *check);
-const char *meets_wrong(Arena *a, const Plan *p); /* stages with each other */
-/* Append the bytes of prog's frames as spans that do not overlap, id -1. */
+const char *meets_wrong(Arena *a, const Plan *p); /* stage_match.c */
+/* Appends the bytes of prog's frames as disjoint spans, id -1. */
 void frame_runs(const PlanCheck *check, int prog, Span **v);
 
 #endif
