@@ -1,22 +1,22 @@
-/* csv.c: schedules in the table form of PyTorch's pipelining: a line a rank, a
- * cell an act.
+/* csv.c: schedules as tables of PyTorch's pipelining: a line per rank, a cell
+ * per act.
  *
  *     0F0,0F1,1F0,(0F2;1B0)OVERLAP_F_B,,0I0,0W0
  *
- * Chunk, job, micro-batch; B all of a backward, I and W its two halves; an
- * empty cell is a moment without work, which says nothing of the order. Cells
- * of transfers and of gathered parameters (2RECV_F0, 1UNSHARD) are read and
- * left out: here they follow from the types. */
+ * Chunk, work, micro-batch; B is a whole backward, I and W its two halves; an
+ * empty cell is idle time, without effect on the order. Cells of transfers and
+ * of gathered parameters (2RECV_F0, 1UNSHARD) are ignored: here they follow
+ * from the types. */
 #include "plan.h"
 
-enum { MOST = 1 << 20 }; /* chunks, micro-batches, ranks */
+enum { MOST = 1 << 20 }; /* limit of chunks, micro-batches, ranks */
 
 typedef struct Csv {
     Arena *arena;
-    const char *p, *end; /* what is left of the line */
+    const char *p, *end; /* rest of the line */
     Loc at;
     Schedule *s;
-    int *rank; /* vec: by chunk, -1: none yet */
+    int *rank; /* vec: [chunk], -1: none yet */
     int cells;
 } Csv;
 
@@ -54,7 +54,7 @@ static int take(Csv *csv, const char *word)
     return 1;
 }
 
-/* What the tables of PyTorch's runtime also hold. */
+/* Is it another cell of PyTorch's tables, which is ignored? */
 static int other_cell(Csv *csv)
 {
     static const char *const words[] = {
@@ -78,7 +78,7 @@ static void seen_on(Csv *csv, const ScheduleEntry *entry)
     csv->cells++;
 }
 
-/* "0F3" to the row; zero: a cell that is left out. */
+/* Appends "0F3" to the row. Returns 0 for an ignored cell. */
 static int act(Csv *csv, ScheduleEntry **row, const char *cell)
 {
     ScheduleEntry q = { .pair = 0 };
@@ -160,7 +160,7 @@ static void check(Csv *csv)
         if (s->rank[k] < 0)
             err(&csv->at, "no rank has chunk %d, and there are %d", k,
                 s->chunks);
-    /* bounds what is allocated by the text's size */
+    /* limits allocations by the text's size */
     if ((int64_t)s->chunks * s->micros > csv->cells)
         err(&csv->at, "%d cells are too few for %d chunks of %d micro-batches",
             csv->cells, s->chunks, s->micros);

@@ -1,5 +1,5 @@
-/* instruction.c: what the rows of instructions.def say: the operands of a kind
- * and its fields, by which they are printed, read, compared and checked. */
+/* instruction.c: the table of instructions.def: operands and fields of each
+ * kind, and generic functions that print, parse, compare and check them. */
 #include "plan.h"
 
 /* ---- the table ----------------------------------------------------------- */
@@ -125,13 +125,13 @@ int64_t word_value(const Mesh *m, const Word *p, int64_t rank)
 
 const char *const reduces[NREDUCE] = { "add", "max", "min", "last" };
 
-/* BatchLoops or GapList, as integers. */
+/* BatchLoops or GapList as integers. */
 typedef struct List {
     int n;
     int64_t *at;
 } List;
 
-/* args: the struct whose fields these are. */
+/* Returns the list of a field. args: the struct with the fields. */
 static List list_of(const void *args, const Field *f)
 {
     List l;
@@ -223,8 +223,8 @@ static int buffer_text(Codec *codec, int buf)
     return (int)code_digits(codec, "buffer", 0, INT32_MAX - 1, buf);
 }
 
-/* Operands by name, "-" for none, but that of work space is left out; a list
- * with commas where there may be any number. */
+/* Codes operands by name, "-" for none, without the workspace; with commas
+ * where any number is allowed. */
 static void operands_text(Codec *codec, Instr *instr)
 {
     const InstrInfo *info = instr_info(instr->kind);
@@ -264,7 +264,7 @@ static void list_text(Codec *codec, void *args, const Field *f)
     memcpy((char *)args + f->at, &l, sizeof l);
 }
 
-/* Behind "name=". */
+/* Codes the value after "name=". */
 static void value_text(Codec *codec, void *args, const Field *f)
 {
     void *at = (char *)args + f->at;

@@ -1,15 +1,15 @@
-/* instruction.h: what an instruction of a plan is: its kind, operands and
- * fields, by the rows of instructions.def. A part of plan.h. */
+/* instruction.h: instructions of plans: kind, operands and fields, by the rows
+ * of instructions.def. plan.h includes it. */
 #ifndef PLEAT_INSTRUCTION_H
 #define PLEAT_INSTRUCTION_H
 
 /* ---- fields and operands: structs ---------------------------------------- */
 
-/* Rlast: of accumulators only, the last micro-batch's value. */
+/* Rlast: only for accumulators: the last micro-batch's value. */
 typedef enum Reduce { Radd, Rmax, Rmin, Rlast, NREDUCE } Reduce;
 extern const char *const reduces[NREDUCE];
 typedef struct BatchLoop {
-    int64_t n, a, b, c; /* of a loop, and its stride in each operand */
+    int64_t n, a, b, c; /* extent of a loop, its stride in each operand */
 } BatchLoop;
 typedef struct BatchLoops {
     int n;
@@ -43,7 +43,7 @@ typedef struct NoArgs {
 #define INSTR(name, cls, type, member, operands, doc)
 #include "instructions.def"
 
-/* OPERAND(gemm, c): which of its operands that is. */
+/* OPERAND(gemm, c): index of an operand. */
 #define OP(access, x, dt) int x;
 #define RAW(access, x)    int x;
 #define ARGS(type, member, fields)
@@ -105,7 +105,7 @@ typedef enum Access {
 typedef struct OperandInfo {
     const char *name;
     Access use; /* each, own: any number of them, at the end */
-    int typed;  /* its dtype is the field at `dtype` */
+    int typed;  /* the field at `dtype` has its dtype */
     size_t dtype;
 } OperandInfo;
 
@@ -119,25 +119,24 @@ typedef struct InstrInfo {
 const InstrInfo *instr_info(InstrKind k);
 int instr_many(const InstrInfo *info); /* any number of its last operand? */
 
-/* ---- one of them --------------------------------------------------------- */
+/* ---- an instruction ------------------------------------------------------ */
 
-/* What an instruction does to one of its buffers: the values of its program
- * have numbers from 1. read: the number of the value it needs there, ~b: what
- * buffer b held when the program began (parameters, inputs ...), 0: it reads
- * nothing. as: the shape in which it reads that; -1: as it was made. make: the
- * number of the value it leaves there, 0: it writes nothing. Of what it makes:
- * its shape, and part[op], atoms over whose ranks op (Reduce) is still to be
- * done. Over atoms that are neither in these nor cut its shape the ranks of a
- * stage hold the same. */
+/* Use of a buffer by an instruction. Values of a program have numbers from 1.
+ * read: the value that it reads, ~b: the contents of buffer b at the start of
+ * the program (parameters, inputs ..), 0: none. as: shape in which it reads the
+ * value; -1: that of its definition. make: the value that it writes, 0: none;
+ * its shape, and part[op]: atoms over which reduction op is still pending. Over
+ * atoms that are neither in part nor shard the shape, the ranks of a stage hold
+ * equal values. */
 typedef struct ValueUse {
     int read, make;
-    int as, shape; /* indices of the plan's shapes */
+    int as, shape; /* indices in the plan's shapes */
     uint32_t part[3];
 } ValueUse;
 
-/* A word that a kernel gets: an integer, which may depend on the rank; whether
- * it adds to what its result holds, 0 or 1; a key of random numbers, all 64
- * bits of it; a double, as its bits. */
+/* An argument of a kernel beside buffers: an integer, which may depend on the
+ * rank; 0 or 1, whether it accumulates; a 64-bit key of random numbers; the
+ * bits of a double. */
 typedef enum WordType { WORDint, WORDadd, WORDkey, WORDreal } WordType;
 typedef struct Word {
     WordType type;
@@ -145,96 +144,94 @@ typedef struct Word {
     double real;
 } Word;
 Word word_int(int64_t x);
-/* As the kernel gets it; m null: the integer on the first rank. */
+/* Returns the word of a rank; m null: that of the first rank. */
 int64_t word_value(const Mesh *m, const Word *word, int64_t rank);
 
-/* How a kernel takes one of its buffers: elements that lie row-major, the last
- * extent fastest. A row map has one extent, work space is bytes. Ragged rows
- * begin at the row of a stack that the word behind a map's offsets says; the
- * first extent is how many there is room for. */
+/* A kernel's view of a buffer: row-major elements, the last extent fastest. A
+ * row map has one extent; a workspace is bytes. Ragged rows start at the row of
+ * a stack stored after a map's offsets; the first extent is their capacity. */
 typedef struct KernelOperand {
-    Dtype dt; /* Dnone: there is no buffer */
+    Dtype dt; /* Dnone: no buffer */
     int nd;
     const int64_t *n;
-    int base; /* 1 + the operand that is that map; 0: at its place */
+    int base; /* 1 + the operand with that map; 0: no stack */
 } KernelOperand;
 
-/* What a kernel declares of a call: how it uses its operands and what its
- * words are. A text that serves several sizes has a signature for each. */
+/* Declaration of a call of a kernel: uses of its operands, and its words. A
+ * text for several sizes has a signature for each. */
 typedef struct KernelSignature {
     const char *kernel;
-    uint64_t expr; /* hash of what it computes of its operands, whatever
-                        axes and values are called: passes/emit/signatures.c */
+    uint64_t expr; /* hash of its expression in its operands, without names of
+                        axes and values: passes/emit/signatures.c */
     Launch launch;
-    const char *use; /* of each operand: r, w, b (both), - (there is none) */
+    const char *use; /* [operand]: r, w, b (both), - (no buffer) */
     KernelOperand *op;
     int nword;
     Word *word;
-    uint64_t hash; /* of all of these, as the plan says them */
+    uint64_t hash; /* hash of all these fields */
 } KernelSignature;
 
-/* What a device runs side by side: calls of one stream run in the order in
- * which they were given, those of others behind events. */
+/* Streams of a device: calls of one stream run in order, those of other streams
+ * after events. */
 typedef enum StreamKind {
     STREAMcompute,
     STREAMcomm,
     STREAMcopy,
     STREAMp2p,
-    STREAMreload, /* from the host's memory; copy: to it */
-    STREAMhost,   /* its processors */
+    STREAMreload, /* copies from host memory; STREAMcopy: to it */
+    STREAMhost,   /* the host's processors */
     NSTREAM
 } StreamKind;
 extern const char *const streamnames[NSTREAM];
 
-/* How an instruction is launched: streams.c. The events of a program have
- * numbers from 1; each has one that records it and some that wait. */
+/* Launch of an instruction: streams.c. Events of a program have numbers from 1;
+ * one instruction records an event, others wait for it. */
 typedef struct Issue {
     StreamKind stream;
     int nwait;
-    int *wait;    /* events */
+    int *wait;    /* vec: events */
     int record;   /* event; 0: none */
-    int priority; /* kernels; 1: its blocks start before others' that wait */
-    int sms;      /* kernels: multiprocessors it may hold; 0: any number */
+    int priority; /* kernels; 1: its blocks start before waiting ones */
+    int sms;      /* kernels: most multiprocessors; 0: any number */
 } Issue;
 void issue_text(Codec *codec, Issue *issue);
 
-/* What predicts its seconds: the larger of its FLOPs by one number of the
- * machine and its bytes by another; size: of the first. Only while a plan is
- * compiled: no text has it. */
+/* Prediction of its seconds: the larger of its FLOPs at one speed of the
+ * machine and its bytes at another; size: for the first. Only during a compile,
+ * not in the text. */
 typedef struct InstrSpeeds {
     Speed work, move;
     double size;
-    double added; /* bytes of results that it reads to add to them, beside
-                     Instr.bytes: a mean over its runs */
+    double added; /* bytes of accumulators read, beside Instr.bytes: a mean over
+                     its runs */
 } InstrSpeeds;
 
 typedef struct Instr {
     InstrKind kind;
-    union { /* what it has beside operands: instructions.def */
+    union { /* fields beside operands: instructions.def */
         NoArgs none;
 #define ARGS(type, member, fields) type member;
 #define INSTR(name, cls, type, member, operands, doc)
 #include "instructions.def"
     };
-    const char *label; /* scope path and op, for people */
+    const char *label; /* scope path and op, for messages */
     int nbuf;
     int *buf; /* buffer indices; -1: none */
-    /* Kernels, by their signature: name in the plan's kernel text; launch;
-       words; for each buffer what any operand does to it: r, w, b, -; null:
-       unknown */
+    /* Kernels, by their signature: name of the kernel; launch; words; for each
+       buffer the use by any operand: r, w, b, -; null: unknown */
     const char *kernel;
     Launch launch;
     int nword;
     Word *word;
     const char *rw;
-    ValueUse *flow;  /* for each buffer; null: plan without */
-    uint32_t inner;  /* atoms that cut an axis which it makes and sums itself:
-                       no operand has it, each rank sums its part */
-    uint32_t spread; /* atoms that cut an axis of what it makes all along which
-                        that is the same, though an operand has the name */
-    int store_first; /* in the first run of its phase it stores what it adds in
-                        the others: no instruction clears what it adds to */
-    int last_only;   /* it runs in the last run of its phase, and in no other */
+    ValueUse *flow;  /* [buffer]; null: a plan without values */
+    uint32_t inner;  /* atoms that shard an axis that only this instruction
+                        creates and sums: each rank sums its part */
+    uint32_t spread; /* atoms that shard an axis along which the result is
+                        constant, though an operand has the axis */
+    int store_first; /* stores in the first run of its phase, accumulates in
+                        the others: no instruction clears its result */
+    int last_only;   /* runs only in the last run of its phase */
     uint32_t atoms;  /* collectives: the group */
     Issue issue;
     const char *file;
@@ -242,31 +239,31 @@ typedef struct Instr {
     double flops, bytes, secs; /* predicted, for one rank */
     InstrSpeeds speeds;
     KernelWork work;
-    double again; /* of the FLOPs: its share of what ranks of
-                                     the stage do more than once */
-    int experts;  /* takes tokens to experts, or back */
+    double again; /* its share of FLOPs that ranks of the stage
+                                     do redundantly */
+    int experts;  /* moves tokens to experts, or back */
 } Instr;
 
-/* Bytes of a body (passes/plan/kept.c): alive all through it; from forward to
- * backward; of them, by themselves, what the gradients of inputs read last, and
- * those of weights; from the former to the latter; at most beside these, in
- * layers and outside of them. */
+/* Bytes of a body (passes/plan/kept.c): live through all of it; from forward to
+ * backward; of these, separately, bytes whose last reader is a gradient of
+ * inputs, and of weights; from the former to the latter; the largest rest, in
+ * layers and outside layers. */
 typedef struct KeptBytes {
     double through, kept, input, weights, between, once_inside, once_outside;
 } KeptBytes;
-const char *instr_label(const Instr *instr); /* for people; never null */
+const char *instr_label(const Instr *instr); /* for messages; never null */
 const OperandInfo *instr_operand(const Instr *instr, int i);
-/* How it uses its i-th operand: r, w, b for both, - for work space. */
+/* Returns the use of operand i: r, w, b for both, - for workspace. */
 char instr_use(const Instr *instr, int i);
-/* Of its i-th operand, as it says; Dnone: it does not. */
+/* Returns the stated dtype of operand i; Dnone: none. */
 Dtype instr_dtype(const Instr *instr, int i);
-void instr_store(Instr *instr); /* what it would add to what is there */
-/* Is i the operand that store_first is of: read and written? */
+void instr_store(Instr *instr); /* makes it store instead of accumulate */
+/* Is operand i, read and written, the one of store_first? */
 int stores_first(const Instr *instr, int i);
 int same_args(const Instr *x, const Instr *y);
-const char *args_wrong(Arena *a, const Instr *instr); /* null, or what is */
+const char *args_wrong(Arena *a, const Instr *instr); /* null, or the error */
 void args_text(Codec *codec, Instr *instr);
 void launch_text(Codec *codec, Launch *launch);
-const char *launch_wrong(const Launch *launch); /* null, or the field */
+const char *launch_wrong(const Launch *launch); /* null, or the wrong field */
 
 #endif

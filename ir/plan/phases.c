@@ -1,5 +1,5 @@
-/* phases.c: the phases of a program, by their names: "start", regions, calls of
- * a pipeline's stage. */
+/* phases.c: names of a program's phases: "start", regions, calls of a pipeline
+ * stage. */
 #include "plan.h"
 
 const char *const regions[NREGION] = { "den", "pre", "body", "post" };
@@ -19,7 +19,7 @@ const char *call_name(Arena *a, const Call *call)
                 jobnames[call->to], call->other);
 }
 
-/* "F3", and s moves behind it; 0: it is none. */
+/* Reads "F3" and moves s after it. Returns 0 if it is none. */
 static int read_job(const char **s, WorkKind *kind, int *chunk)
 {
     const char *job = **s ? strchr(jobnames, **s) : NULL;

@@ -1,4 +1,4 @@
-/* plan.c: words of plans, and finding things in one. */
+/* plan.c: names of plans' enums, and queries of a plan. */
 #include "plan.h"
 
 const char *const bufclasses[NBUFCLASS] = {
@@ -12,7 +12,7 @@ const TensorInfo tensor_kinds[NTENSORKIND] = {
 #include "tensors.def"
 };
 
-/* ---- finding ------------------------------------------------------------- */
+/* ---- queries ------------------------------------------------------------- */
 
 const char *const axisroles[NROLE] = {
     "none",  "micro", "row", "batch", "seq",    "key",

@@ -1,5 +1,5 @@
-/* planold.c: what every format of plans has: keys, sources, a hash. A plan that
- * this program does not execute is compiled anew from them. */
+/* planold.c: the parts common to all formats of plans: keys, sources, a hash. A
+ * plan of another format is compiled again from them. */
 #include "plan.h"
 
 int64_t plan_format(const char *text, size_t len)
@@ -15,7 +15,7 @@ int64_t plan_format(const char *text, size_t len)
     return v;
 }
 
-/* To the end of a line that is not read; *depth: of braces. */
+/* Skips a line; *depth: nesting of braces. */
 static void skip_line(Lex *lex, int *depth)
 {
     const char *from = lex->p;

@@ -1,4 +1,4 @@
-/* programs.c: names of programs, their rows, and which one a step runs. */
+/* programs.c: names of programs, their rows, and the program of a step. */
 #include "plan.h"
 
 const char *const programnames[] = {

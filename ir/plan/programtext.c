@@ -1,4 +1,5 @@
-/* programtext.c: programs of a plan as text; plantext.c has the grammar. */
+/* programtext.c: prints and parses programs of a plan; plantext.c has the
+ * grammar. */
 #include "plan.h"
 
 /* ---- instructions -------------------------------------------------------- */
@@ -111,8 +112,9 @@ static void phase_text(Codec *codec, Phase *phase)
     code_end(codec);
 }
 
-/* A row of a table: the phase, "=" micro-batch where that is not the one after
- * the phase's last (next, by phase), "&" when it may overlap with the next. */
+/* Codes a row of a table: the phase, "=" micro-batch if it is not the successor
+ * of the phase's last one (next: [phase]), "&" if it may overlap with the next
+ * row. */
 static void slot_text(Codec *codec, ScheduleSlot *slot, int *next, int nphase)
 {
     slot->phase = code_index(codec, "phase", slot->phase);
@@ -127,7 +129,7 @@ static void slot_text(Codec *codec, ScheduleSlot *slot, int *next, int nphase)
     next[slot->phase] = slot->micro + 1;
 }
 
-/* Does a line of a list begin, which has so many items? */
+/* Does item i of n begin a line with per_line items? */
 static int row_of(Codec *codec, const char *s, int i, int n, int per_line)
 {
     if (codec->in ? lex_more(codec->in) && i : i < n && i % per_line)

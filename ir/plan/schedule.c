@@ -1,6 +1,6 @@
-/* schedule.c: who does what in which order in a pipeline, as a table: a row of
- * acts for each rank. The published schedules are generated; any other comes
- * from a file (csv.c). Then what must hold of a table, and how long it takes.
+/* schedule.c: pipeline schedules as tables: a row of acts for each rank.
+ * Published schedules are generated, others are read from a file (csv.c). Also
+ * the check of a table, and its simulated time.
  *
  *     1f1b, 3 ranks, 4 micro-batches          time ->
  *     rank 0   F0 F1 F2 .  .  .  B0 F3 B1 . . B2 . . B3
@@ -36,9 +36,9 @@ static void add(Arena *a, Schedule *schedule, int r, ScheduleEntry q)
 
 /* ---- 1F1B and interleaved ------------------------------------------------ */
 
-/* Micro-batches go in groups through all chunks of a rank. Every group has at
- * least as many as there are ranks (if there are so many at all): a shorter one
- * leaves holes, or waits for itself. The first `longer` groups have one more.*/
+/* Groups of micro-batches go through all chunks of a rank. A group has at least
+ * as many as there are ranks (if the step has enough): a smaller one idles, or
+ * waits for itself. The first `longer` groups have one more. */
 typedef struct ScheduleGroups {
     int n, size, longer;
 } ScheduleGroups;
@@ -51,7 +51,7 @@ static ScheduleGroups groups_of(const Schedule *schedule)
     return (ScheduleGroups){ n, schedule->micros / n, schedule->micros % n };
 }
 
-/* The k-th forward of a rank, and with `back` the k-th backward. */
+/* Returns the k-th forward of a rank, or with `back` the k-th backward. */
 static ScheduleEntry kth(const Schedule *schedule, int r, int k, int back)
 {
     ScheduleGroups g = groups_of(schedule);
@@ -89,8 +89,8 @@ static void one_f_one_b(Arena *a, Schedule *schedule)
 
 /* ---- ZB-H1 --------------------------------------------------------------- */
 
-/* 1F1B whose W wait, on rank r for the r-th micro-batch: then no rank has more
- * alive than rank 0, and the last W fill the end, where 1F1B idles. */
+/* 1F1B with W delayed by r micro-batches on rank r: no rank has more live
+ * activations than rank 0, and the last W fill the idle end of 1F1B. */
 static void zero_bubble(Arena *a, Schedule *schedule)
 {
     int m = schedule->micros;
@@ -112,13 +112,14 @@ static void zero_bubble(Arena *a, Schedule *schedule)
 
 /* ---- DualPipeV ----------------------------------------------------------- */
 
-/* One rank, which has chunk r on the way down and 2p-1-r on the way up. */
+/* A rank, which has chunks r (descending part of the V) and 2p-1-r
+ * (ascending). */
 typedef struct VScheduleRank {
     Arena *a;
     Schedule *s;
     int r, f[2], b[2]; /* next micro-batch of each chunk */
     ScheduleEntry *late;
-    size_t done; /* vec: W put off, and how many were done */
+    size_t done; /* vec: delayed W; number of completed ones */
 } VScheduleRank;
 
 static void forward(VScheduleRank *rank, int up, int pair)
@@ -171,7 +172,7 @@ static void vee_main(VScheduleRank *rank)
     for (int i = 0; i < rank->s->micros - 2 * p + r + 1; i++) {
         if (i || r < p - 1) {
             both(rank, 0);
-        } else { /* the last rank has nothing to overlap yet */
+        } else { /* the last rank cannot overlap yet */
             forward(rank, 0, 0);
             backward(rank, 1, 0);
         }
@@ -212,8 +213,8 @@ static void dualpipev(Arena *a, Schedule *schedule)
 
 /* ---- only forward -------------------------------------------------------- */
 
-/* Groups of as many micro-batches as there are ranks, each through a rank's
- * chunks in order: (group, chunk, micro-batch) ascends wherever chunks lie. */
+/* Groups of as many micro-batches as ranks go through a rank's chunks in order:
+ * (group, chunk, micro-batch) ascends for any placement of chunks. */
 Schedule *schedule_forward(Arena *a, const Schedule *like, int micros)
 {
     Schedule *s = table(a, "forward", like->ranks, like->chunks, micros);
@@ -225,15 +226,15 @@ Schedule *schedule_forward(Arena *a, const Schedule *like, int micros)
     return s;
 }
 
-/* ---- how long, how much -------------------------------------------------- */
+/* ---- simulation ---------------------------------------------------------- */
 
 typedef struct ScheduleSim {
     const Schedule *s;
     const double *cost;
     double hop;
-    double *end[2]; /* of F, and of B or I: by chunk * micros +
-                                     micro-batch; negative: not yet */
-    double *clock;  /* by rank */
+    double *end[2]; /* ends of F, and of B or I: [chunk * micros +
+                                     micro-batch]; negative: not yet */
+    double *clock;  /* [rank] */
     size_t *next;
     double **start;
 } ScheduleSim;
@@ -247,8 +248,8 @@ static double cost_of_act(const ScheduleSim *sim, const ScheduleEntry *entry)
     return c[(int)entry->w * n];
 }
 
-/* Is chunk c done with its F (or backward) of entry's micro-batch? *t: not
- * before entry's rank knows. */
+/* Has chunk c completed its F (or backward) of entry's micro-batch? *t is
+ * raised to the time at which entry's rank has the result. */
 static int after(const ScheduleSim *sim, int back, int c,
                  const ScheduleEntry *entry, double *t)
 {
@@ -274,7 +275,7 @@ static int ready(const ScheduleSim *sim, const ScheduleEntry *entry, double *t)
            (c == sim->s->chunks - 1 || after(sim, 1, c + 1, entry, t));
 }
 
-/* A rank's next act, or two that overlap: they start when both can. */
+/* Runs a rank's next act, or two that overlap, which start together. */
 static int advance(ScheduleSim *sim, int r)
 {
     const Schedule *schedule = sim->s;
@@ -298,7 +299,7 @@ static int advance(ScheduleSim *sim, int r)
     return 1;
 }
 
-/* The first rank that never comes to its end, or -1. */
+/* Simulates all ranks. Returns the first rank that never ends, or -1. */
 static int simulate(Arena *a, ScheduleSim *sim)
 {
     const Schedule *schedule = sim->s;
@@ -374,14 +375,15 @@ Timing schedule_time(Arena *a, const Schedule *schedule, const double *cost,
     return t;
 }
 
-/* ---- what must hold ------------------------------------------------------ */
+/* ---- check --------------------------------------------------------------- */
 
 static const char *act_name(Arena *a, const ScheduleEntry *entry)
 {
     return strf(a, "%d%c%d", entry->chunk, jobnames[entry->w], entry->micro);
 }
 
-/* seen: which jobs of this chunk and micro-batch were done before entry. */
+/* Checks an act. seen: works of this chunk and micro-batch completed before
+ * it. */
 static const char *act_wrong(Arena *a, const Schedule *schedule, int r,
                              const ScheduleEntry *entry, int seen)
 {
@@ -437,7 +439,7 @@ static const char *rows_wrong(Arena *a, const Schedule *schedule, char *seen,
     return NULL;
 }
 
-/* Everything is there; all backward or none. */
+/* Checks that all forwards exist, and all backwards or none. */
 static const char *lacks(Arena *a, const Schedule *schedule, const char *seen,
                          int *r)
 {
@@ -479,7 +481,7 @@ const char *schedule_wrong(Arena *a, const Schedule *schedule, int *rank)
     return strf(a, "waits for ever at %s", act_name(a, entry));
 }
 
-/* ---- by name ------------------------------------------------------------- */
+/* ---- schedules by name --------------------------------------------------- */
 
 static void check_numbers(int k, const char *kind, int ranks, int vpp,
                           int micros, const Loc *loc)
@@ -512,7 +514,8 @@ static Schedule *generated(Arena *a, int k, const char *kind, int ranks,
     return s;
 }
 
-/* A file's table has its own numbers; they must be the fold's. */
+/* Reads a table from a file, whose numbers of ranks and chunks must be the
+ * fold's. */
 static Schedule *from_file(Arena *a, const char *path, int ranks, int vpp,
                            int micros, const Loc *loc)
 {

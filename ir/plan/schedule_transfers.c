@@ -1,36 +1,36 @@
-/* schedule_transfers.c: a schedule with its transfers, as the rows each rank
+/* schedule_transfers.c: adds transfers to a schedule: the rows that each rank
  * runs.
  *
  *     rank 0   F0  send.F0.F1  F1 ..            recv.B1.B0  B0
  *     rank 1       recv.F0.F1  F0  B0  send.B1.B0           wait.B1.B0
  *
- * All rows of all ranks get a place in one order: by start in a simulation
- * with unit costs, then by rank. What makes a value starts before what reads it
- * in that order. A send stands right after the first, a recv right before the
- * second, a wait behind the recv before the next row of its rank: so every
- * arrow of row order, send -> recv and recv -> wait points forward, and nothing
- * can wait in a circle, even when a send ends only once it is received. */
+ * All rows of all ranks have a place in one order: by start in a simulation
+ * with unit costs, then by rank. In this order the producer of a value precedes
+ * its reader. A send is right after the producer, a recv right before the
+ * reader, a wait after the recv and before the next row of its rank. So all
+ * edges of row order, send -> recv and recv -> wait point forward, and there is
+ * no cycle, even if a send ends only when it is received. */
 #include "plan.h"
 
-/* A transfer's row before it has its place. */
+/* A transfer's row without a place yet. */
 typedef struct PendingTransfer {
     size_t slot;  /* 2 i: before work row i, 2 i + 1: after */
-    size_t order; /* of the sends */
+    size_t order; /* order of its send */
     PipeRow row;
 } PendingTransfer;
 
 typedef struct TransferInsertion {
     Arena *arena;
-    Schedule *s; /* B split into I and W if any is */
+    Schedule *s; /* all B are split into I and W if any is */
     double **start;
-    size_t *at;    /* work row of (job, chunk, micro-batch) */
-    size_t **rows; /* by job * chunks + chunk: vec, in order */
+    size_t *at;    /* work row of (work, chunk, micro-batch) */
+    size_t **rows; /* [work * chunks + chunk]: vec, in order */
     const StageTransfer *edge;
     int nedge;
-    PendingTransfer **extra; /* by rank: vec */
+    PendingTransfer **extra; /* [rank]: vec */
 } TransferInsertion;
 
-/* ---- the work ------------------------------------------------------------ */
+/* ---- works --------------------------------------------------------------- */
 
 static Schedule *split(Arena *a, const Schedule *schedule)
 {
@@ -94,7 +94,7 @@ static void times(TransferInsertion *insertion)
 
 /* ---- transfers ----------------------------------------------------------- */
 
-/* Is row i of rank r behind row j of rank q in the one order? */
+/* Is row i of rank r after row j of rank q in the common order? */
 static int behind(const TransferInsertion *insertion, int r, size_t i, int q,
                   size_t j)
 {
@@ -123,7 +123,7 @@ static void extra(TransferInsertion *insertion, int r, size_t slot,
     vec_push(insertion->arena, insertion->extra[r], x);
 }
 
-/* Two rows that overlap stand together: transfers go before or after both. */
+/* Returns the place before row i: rows that overlap stay together. */
 static size_t before(const ScheduleEntry *row, size_t i)
 {
     return 2 * (i && row[i - 1].pair ? i - 1 : i);
@@ -134,8 +134,9 @@ static size_t behind_it(const ScheduleEntry *row, size_t i)
     return 2 * (row[i].pair ? i + 1 : i) + 1;
 }
 
-/* Values arrive in the order they were sent; a recv stands before the first row
- * that needs its value or one sent later. Backwards over the sends. */
+/* Adds the rows of a transfer. Values arrive in the order of their sends, so a
+ * recv is before the first row that needs its value or a later one; sends are
+ * visited backwards. */
 static void transfer(TransferInsertion *insertion, int e)
 {
     const StageTransfer *stage_transfer = &insertion->edge[e];
@@ -176,7 +177,7 @@ static void transfer(TransferInsertion *insertion, int e)
     }
 }
 
-/* ---- one table ----------------------------------------------------------- */
+/* ---- the whole table ----------------------------------------------------- */
 
 static int by_slot(const void *pa, const void *pb)
 {
@@ -215,7 +216,7 @@ static PipeRow *merge(const TransferInsertion *insertion, int r)
     return out;
 }
 
-/* Runs the rows where a send ends with its recv and not before. */
+/* Simulation in which a send ends only with its recv. */
 typedef struct TransferCount {
     int sent, received, waited;
 } TransferCount;

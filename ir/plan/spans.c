@@ -1,10 +1,10 @@
-/* spans.c: do any two of n runs of bytes overlap while both are alive? A sweep
- * through time over a tree of the bytes, n log n. */
+/* spans.c: finds two of n byte ranges that overlap while both are live, by a
+ * sweep through time over a segment tree of the bytes, in n log n. */
 #include "plan.h"
 
-/* A tree over the runs of bytes between all ends of spans: how many living
- * spans cover each. top[i] is the largest count below i, own[i] what covers all
- * of i. */
+/* Segment tree over the intervals between all bounds of spans, with the number
+ * of live spans that cover each. top[i]: largest count below i; own[i]: spans
+ * that cover all of i. */
 typedef struct SpanCover {
     int n, *top, *own;
 } SpanCover;
@@ -57,7 +57,7 @@ static int rank_in(const int64_t *v, int n, int64_t x)
     return (int)(at - v);
 }
 
-/* Who overlaps span[at]. */
+/* Returns a span that overlaps span[at]. */
 static int partner(const Span *span, int at)
 {
     const Span *x = &span[at];
@@ -67,7 +67,7 @@ static int partner(const Span *span, int at)
     die("spans: an overlap with nobody");
 }
 
-/* Number the ends of all n spans; returns how many runs lie between them. */
+/* Numbers the bounds of all n spans. Returns the number of intervals. */
 static int number_ends(Arena *a, Span *span, int n)
 {
     int64_t *end = alloc(a, (2 * (size_t)n + 1) * sizeof *end);

@@ -1,43 +1,43 @@
-/* time_model.c: how long a plan's program takes, from the predicted seconds of
- * its instructions. One rank stands for its stage. A stage goes through its
- * phases and rows until it has to wait: for a value that was not sent, for a
- * receiver that did not take what it sends, or in a collective over stages for
- * the others. Where no stage can go on, they wait for each other for ever.
+/* time_model.c: predicts the time of a plan's program from the predicted
+ * seconds of its instructions. One rank represents its stage. A stage runs its
+ * phases and rows until it has to wait: for a value that is not sent yet, for a
+ * receiver, or in a collective for other stages. If no stage can continue, the
+ * plan deadlocks.
  *
- * Each stream of a stage has a clock. What compute waits for on another counts
- * as work: it is the part of a transfer that nothing hides. */
+ * Each stream of a stage has a clock. The time for which compute waits on
+ * another stream counts as work: it is the exposed part of a transfer. */
 #include "plan.h"
 
-typedef struct LinkTimes { /* from one stage to another, one channel */
+typedef struct LinkTimes { /* a channel from one stage to another */
     int from, to;
     int64_t chan;
-    double *sent, *taken; /* vecs: when the i-th arrived, was received*/
-    double free;          /* when it can carry the next */
+    double *sent, *taken; /* vecs: arrival and receipt of message i */
+    double free;          /* time at which it can carry the next message */
 } LinkTimes;
 
-typedef struct WaitPoint { /* where a stage may have to wait */
+typedef struct WaitPoint { /* an instruction at which a stage may wait */
     const Instr *s;
     double before; /* seconds of the instructions since the last stop */
-    int link;      /* transfers */
+    int link;      /* transfers: its link */
 } WaitPoint;
 
 typedef struct PhaseTimeline { /* a phase */
     WaitPoint *stop;           /* vec */
-    double after;              /* seconds behind the last stop */
-    int ends;                  /* has its last run more than others? */
+    double after;              /* seconds after the last stop */
+    int ends;                  /* has its last run more instructions? */
 } PhaseTimeline;
 
-typedef struct Walker { /* a stage under way */
+typedef struct Walker { /* progress of a stage */
     const Program *g;
-    PhaseTimeline *course; /* by phase */
-    ScheduleSlot *row;     /* vec */
-    size_t at, stop;       /* row, stop of its phase */
-    int last;              /* the row is the last of its phase, and has more */
-    int came;              /* `before` of that stop is spent */
-    int meets;             /* waits in a collective over stages */
-    size_t *received, *waited; /* by link */
+    PhaseTimeline *course;     /* [phase] */
+    ScheduleSlot *row;         /* vec */
+    size_t at, stop;           /* row, stop of its phase */
+    int last;                  /* the row is the last of a phase with `ends` */
+    int came;                  /* `before` of that stop has passed */
+    int meets;                 /* waits in a collective over stages */
+    size_t *received, *waited; /* [link] */
     double now[NSTREAM], busy;
-    double *event; /* vec: when it was recorded last, by number */
+    double *event; /* vec: [event]: time of its last record */
 } Walker;
 
 typedef struct TimeWalk {
@@ -46,11 +46,11 @@ typedef struct TimeWalk {
     Walker *w;
     LinkTimes *link;  /* vec */
     int bare;         /* transfers take no time */
-    PlanWatch *watch; /* null: nobody asks for each instruction */
+    PlanWatch *watch; /* null, or called for each instruction */
     void *context;
 } TimeWalk;
 
-/* ---- what there is to do ------------------------------------------------- */
+/* ---- time lines of phases ------------------------------------------------ */
 
 static int link_of(TimeWalk *walk, int from, int to, int64_t chan)
 {
@@ -71,7 +71,7 @@ static double secs_of(const TimeWalk *walk, const Instr *instr)
                : instr->secs;
 }
 
-/* Is it done with other stages? */
+/* Does the instruction involve other stages? */
 static int is_far(const Plan *p, const Instr *instr)
 {
     return p->nrole > 1 && (instr->atoms & p->mesh->mask[Mpp]);
@@ -140,7 +140,7 @@ static void begin(TimeWalk *walk, int role, ProgramKind program)
     begin_row(walker);
 }
 
-/* ---- going --------------------------------------------------------------- */
+/* ---- simulation ---------------------------------------------------------- */
 
 static double later(double a, double b)
 {
@@ -166,7 +166,7 @@ static void record_event(const TimeWalk *walk, Walker *walker,
         walker->event[issue->record] = walker->now[issue->stream];
 }
 
-/* walker works on instr until `end`. */
+/* Reports that walker executes instr until `end`. */
 static void report_span(const TimeWalk *walk, const Walker *walker,
                         const Instr *instr, double end)
 {
@@ -177,13 +177,13 @@ static void report_span(const TimeWalk *walk, const Walker *walker,
                                   end - secs_of(walk, instr), end });
 }
 
-/* Is what it is sent never waited for? A stage of several may stand alone. */
+/* Is only one stage simulated, so that nothing waits for transfers? */
 static int is_alone(const TimeWalk *walk)
 {
     return walk->p->nrole == 1;
 }
 
-/* May the stage go past this stop? Then it did. */
+/* Passes this stop if the stage can. Returns 0 if it has to wait. */
 static int pass(TimeWalk *walk, Walker *walker, const WaitPoint *point)
 {
     LinkTimes *times = point->link < 0 ? NULL : &walk->link[point->link];
@@ -223,13 +223,13 @@ static int pass(TimeWalk *walk, Walker *walker, const WaitPoint *point)
     return 1;
 }
 
-/* Is a stop left out in this row? */
+/* Is the stop not executed in this row? */
 static int is_left_out(const Walker *walker, const Instr *instr)
 {
     return instr->last_only && !walker->last;
 }
 
-/* As far as walker can go; did it move? */
+/* Advances walker as far as possible. Returns 0 if it did not move. */
 static int advance(TimeWalk *walk, Walker *walker)
 {
     int moved = 0;
@@ -261,7 +261,8 @@ static int advance(TimeWalk *walk, Walker *walker)
     return moved;
 }
 
-/* All stages stand in a collective over stages: it runs. */
+/* Runs a collective over stages once all are in it. Returns 0 if they are
+ * not. */
 static int meet(const TimeWalk *walk)
 {
     double start = 0;

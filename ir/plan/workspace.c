@@ -1,10 +1,10 @@
-/* workspace.c: the work space that products and collectives need on the
- * host. It is asked for by the code generator, so that the plan holds all
- * memory, and by the runtime, so that a plan that gave too little still runs.
+/* workspace.c: bytes of workspace that products and collectives need on the
+ * host. The code generator uses it, so that the plan contains all memory, and
+ * the runtime, so that a plan with too little still runs.
  *
- *   products     bf16 operands widened to fp32; a bf16 result before rounding
- *   collectives  blocks packed for each rank, and what arrives from each; not
- *                used when all ranks share one process */
+ * products bf16 operands widened to fp32; a bf16 result before rounding
+ * collectives blocks packed for each rank, and blocks received from each; not
+ *                used if all ranks share one process */
 #include "plan.h"
 
 static int64_t gemm_work(const GemmArgs *args)
@@ -13,7 +13,7 @@ static int64_t gemm_work(const GemmArgs *args)
 
     for (int i = 0; i < args->batch.n; i++) {
         const BatchLoop *loop = &args->batch.at[i];
-        a *= loop->a ? loop->n : 1; /* stride 0: the same one again */
+        a *= loop->a ? loop->n : 1; /* stride 0: one item, repeated */
         b *= loop->b ? loop->n : 1;
         c *= loop->n;
     }

@@ -1,5 +1,5 @@
-/* grid.c: both grids for people: ranks laid out by their coordinates, the
- * groups of each mesh axis, atoms. Abbreviated where it would be long. */
+/* grid.c: prints both grids: ranks by their coordinates, the groups of each
+ * mesh axis, atoms. Long output is abbreviated. */
 #include "settings.h"
 
 enum { ACROSS = 8, GROUPS = 6, STAGES = 4, LINES = 24, GAP = 4 };
@@ -7,7 +7,7 @@ enum { ACROSS = 8, GROUPS = 6, STAGES = 4, LINES = 24, GAP = 4 };
 static const MeshAxis dense[] = { Mtp, Mcp, Mdp },
                       expert[] = { Metp, Mep, Medp };
 
-/* Ranks of a stage in the order of one grid's coordinates, tp or etp first. */
+/* Ranks of a stage in the order of a grid's coordinates, tp or etp first. */
 typedef struct GridRanks {
     const MeshAxis *axis; /* three */
     int64_t n, *rank;
@@ -25,8 +25,8 @@ static int64_t place(const Mesh *m, const MeshAxis *axis, int64_t rank)
     return q;
 }
 
-/* Whole axes as far as a row takes them, then a part of the next; the last
- * short one goes down. */
+/* Returns the ranks in a row: whole axes that fit, then a part of the next
+ * one. */
 static int64_t row_of(const Mesh *m, const MeshAxis *axis)
 {
     int64_t n = 1, all = m->world / m->size[Mpp];
@@ -69,7 +69,8 @@ static int digits(int64_t v)
     return n;
 }
 
-/* "dp1 cp0 |  4  5  6  7": the coordinates that a row does not run through. */
+/* Appends "dp1 cp0 | 4 5 6 7", with the coordinates that are constant in a
+ * row. */
 static void put_row(Text *out, const Mesh *m, const GridRanks *ranks,
                     int64_t row)
 {
@@ -143,7 +144,7 @@ static void put_stage(Text *out, const Mesh *m, int64_t stage, int64_t lines)
         put(out, "   ... %ld more rows\n", rows - lines);
 }
 
-/* "{0-3}" "{0 2 4 6}" "{0 8 .. 56}" */
+/* Appends "{0-3}", "{0 2 4 6}" or "{0 8 .. 56}". */
 void put_ranks(Text *out, const int64_t *r, int64_t n)
 {
     int64_t stride = n > 1 ? r[1] - r[0] : 1, even = 1;

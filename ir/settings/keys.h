@@ -1,5 +1,5 @@
-/* keys.h: the words of keys as enums, from keys.def. A file that decides by one
- * includes it, so that a new key compiles no others. */
+/* keys.h: the words of keys as enums, from keys.def. Only files that use one
+ * include it, so that a new key rebuilds few files. */
 #ifndef PLEAT_KEYS_H
 #define PLEAT_KEYS_H
 

@@ -1,13 +1,13 @@
-/* kinds.c: what the kinds of keys.def allow. Whoever sets a key, its value is
- * checked by the row of its kind here, whether or not anything uses it; what
- * one key asks of another is opts_check's, when all are set. */
+/* kinds.c: the kinds of keys.def. Every value of a key is checked by the row of
+ * its kind here, whether or not it is used; opts_check checks relations between
+ * keys when all are set. */
 #include "settings.h"
 #include <errno.h>
 #include <unistd.h>
 
 enum { LONGKEY = 64, MAXWORDS = 16, BESTOF = 8 };
 
-/* A value on its way in. */
+/* A value to check. */
 typedef struct KeyInput {
     Arena *a;
     const char *key, *kind; /* "train.lr", "num 0" */
@@ -44,7 +44,7 @@ unsigned kind_words(const char *kind, const char *s)
     return all;
 }
 
-/* 1: all of s is an integer or a finite number. */
+/* Return 1 if all of s is an integer, or a finite number. */
 static int read_int(const char *s, int64_t *v)
 {
     char *end;
@@ -60,7 +60,8 @@ static int read_num(const char *s, double *v)
     return end != s && !*end && isfinite(*v) && *s != ' ' && *s != '\t';
 }
 
-/* The words after the first of kind, split in place of a copy. */
+/* Splits a copy of kind into the words after the first. Returns their
+ * number. */
 static int words(Arena *a, const char *kind, const char **w, int max)
 {
     char *s = strf(a, "%s", kind);
@@ -72,7 +73,7 @@ static int words(Arena *a, const char *kind, const char **w, int max)
     return n;
 }
 
-/* "1, 2, 3" and perhaps the one that is meant. */
+/* Returns "1, 2, 3", with a suggestion if one is near. */
 static char *list_of(Arena *a, const char *s, const char *const *w, int n)
 {
     Text out = { .arena = a };
@@ -88,7 +89,7 @@ static _Noreturn void below(const KeyInput *key, const char *s,
     err(key->l, "%s: %s is below the least value %s", key->key, s, least);
 }
 
-/* The kind's bounds, which a double holds, are two words of it at most. */
+/* Checks the bounds of the kind, at most two words that a double holds. */
 static const char *check_range(const KeyInput *key, const char *s, double v)
 {
     const char *w[2];
@@ -117,7 +118,7 @@ static const char *check_num(const KeyInput *key, const char *s)
     return check_range(key, s, v);
 }
 
-/* Bytes; negative: s is no number with a unit. */
+/* Returns bytes; negative: s is not a number with a unit. */
 static double read_size(const char *s)
 {
     static const struct {
@@ -189,7 +190,7 @@ static const char *check_curve(const KeyInput *key, const char *s)
     return strchr(s, ':') ? s : check_enum(key, s);
 }
 
-/* Words with commas between. */
+/* Checks words separated by commas. */
 static void check_each(const KeyInput *key, const char *s, const char *wrong)
 {
     const char *w[MAXWORDS];
@@ -257,7 +258,8 @@ static const char *check_pair(const KeyInput *key, const char *s)
     return s;
 }
 
-/* Numbers of "16,16,8000", at least `least` each; -1: it is no such list. */
+/* Returns the count of numbers in "16,16,8000", each at least `least`; -1: not
+ * such a list. */
 static int count_numbers(const char *s, double least, int whole)
 {
     for (int n = 1;; n++) {
@@ -295,7 +297,8 @@ static const char *check_shares(const KeyInput *key, const char *s)
     return s;
 }
 
-/* The number after word `what` in "gnorm 10, loss 8"; null: it is not there. */
+/* Returns the number after a word in "gnorm 10, loss 8"; null: the word is
+ * absent. */
 static const char *limit_of(const char *s, const char *what)
 {
     for (const char *word; (word = next_word(&s, " ,"));) {
@@ -333,7 +336,7 @@ static const char *check_order(const KeyInput *key, const char *s)
     return s;
 }
 
-/* Letters of the kind, with counts "*3" and groups "(a,b)" of them. */
+/* Checks letters of the kind, with counts "*3" and groups "(a,b)". */
 static const char *check_layout(const KeyInput *key, const char *s)
 {
     const char *letters = key->kind + strlen("layout ");
@@ -352,7 +355,7 @@ static const char *check_layout(const KeyInput *key, const char *s)
 
 /* ---- paths --------------------------------------------------------------- */
 
-/* What becomes of each path in a value. */
+/* Function applied to each path in a value. */
 typedef struct PathMap {
     Arena *a;
     const char *key;
@@ -361,7 +364,7 @@ typedef struct PathMap {
     void *ctx;
 } PathMap;
 
-/* A path is relative to the file that names it; ctx is that place. */
+/* Returns a path relative to the file that names it; ctx: the place. */
 static const char *beside_file(Arena *a, const char *s, void *ctx)
 {
     const Loc *loc = ctx;
@@ -404,7 +407,7 @@ int opts_named(const char *s, int i, const char **name, const char **path)
     return 0;
 }
 
-/* "wiki=a code=b", each path mapped; null: it is no such list. */
+/* Maps each path of "wiki=a code=b"; null: not such a list. */
 static const char *map_named(const PathMap *map, const char *s)
 {
     const char *name, *path, *rest = strrchr(s, ' ');
@@ -418,7 +421,7 @@ static const char *map_named(const PathMap *map, const char *s)
     return n ? out.s : NULL;
 }
 
-/* "0.7 a 0.3 b", each path mapped. */
+/* Maps each path of "0.7 a 0.3 b". */
 static const char *map_blend(const PathMap *map, const char *s)
 {
     const char *key = map->key, *named = map_named(map, s), *weight;
@@ -447,7 +450,7 @@ static const char *map_blend(const PathMap *map, const char *s)
     return out.s;
 }
 
-/* A number, or numbers by sizes, ascending: "1e9:3e13,1e12:6e14". */
+/* Checks a number, or numbers by ascending sizes: "1e9:3e13,1e12:6e14". */
 static const char *check_speed(const KeyInput *key, const char *s)
 {
     double last = 0, size;
@@ -473,7 +476,7 @@ static const char *check_speed(const KeyInput *key, const char *s)
     return s;
 }
 
-/* A name of machines.def, or a path, which cluster_settle reads. */
+/* Checks a name of machines.def, or a path, which cluster_settle reads. */
 static const char *check_machine(const KeyInput *key, const char *s)
 {
     if (!*s)
@@ -487,7 +490,7 @@ static const char *check_machine(const KeyInput *key, const char *s)
 /* clang-format off */
 static const struct Kind {
     const char *name;
-    CheckFn *check; /* the value as it is kept; it says what is wrong */
+    CheckFn *check; /* returns the stored value; err() if it is wrong */
 } kinds[] = {
     { "int", check_int },       { "num", check_num },
     { "bool", check_bool },     { "enum", check_enum },
@@ -518,8 +521,8 @@ const char *kind_paths(Arena *a, const char *key, const char *kind,
                                     : map_path(&m, kind, s);
 }
 
-/* What stands behind the slash in a kind is all that is built so far. Returns
- * the kind without it. */
+/* Checks that the value is implemented: a kind lists implemented values after
+ * the slash. Returns the kind without them. */
 static const char *check_built(Arena *a, const char *key, const char *kind,
                                const char *s, const Loc *loc)
 {
@@ -575,9 +578,9 @@ int opts_limit(const Opts *opts, const char *key, const char *what, double *v)
     return number != 0;
 }
 
-/* ---- what values ask of each other, and of files ------------------------- */
+/* ---- relations between values, and files --------------------------------- */
 
-/* "num 0 lr": at most the lr of the same table. */
+/* Checks "num 0 lr": at most the key lr of the same table. */
 static void check_bound(const Opts *opts, const KeyInfo *info)
 {
     const char *key = key_name(info), *w[2];

@@ -1,13 +1,13 @@
-/* machine.c: machines as rows of machines.def, and clusters: how many ranks of
- * one, with numbers of their own. A machine file is lines
+/* machine.c: machines as rows of machines.def, and clusters: a number of ranks
+ * of one, with overridden numbers. A machine file has lines
  *
- *     chip h100                    what is not said is as of this row
+ *     chip h100                    row of the other numbers
  *     ranks 64
- *     device NVIDIA H100 PCIe      where a calibration was measured
+ *     device NVIDIA H100 PCIe      chip of a calibration
  *     network 2.5e10 measured      or datasheet, fitted
- *     gemm 5.1e14 measured 1e11    of products of 1e11 FLOPs; any number of
+ *     gemm 5.1e14 measured 1e11    for products of 1e11 FLOPs; any number of
  *                                  sizes, ascending
- */
+ * */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 
@@ -16,7 +16,7 @@
 typedef struct SpeedColumn {
     const char *name, *key;
     const char *doc; /* begins with the unit */
-    size_t at;       /* in MachineSpeeds */
+    size_t at;       /* offset in MachineSpeeds */
 } SpeedColumn;
 
 static const SpeedColumn column[] = {
@@ -49,7 +49,7 @@ static const char sources[][NSPEEDS] = {
 #include "machines.def"
 };
 
-typedef struct Figures { /* a number of a machine by sizes */
+typedef struct Figures { /* a machine's number by sizes */
     Machine machine;
     Speed speed;
     char source;
@@ -93,7 +93,7 @@ static void set_points(MachineSpeeds *m, int i, const SpeedPoint *points)
     set_number(m, i, points->value);
 }
 
-/* "3e14", or "1e9:3e13,1e12:6e14" by sizes */
+/* Sets "3e14", or "1e9:3e13,1e12:6e14" by sizes. */
 static void set_speed(MachineSpeeds *m, int i, const char *text)
 {
     SpeedPoint *points = NULL, at = { 0 };
@@ -112,7 +112,7 @@ static void set_speed(MachineSpeeds *m, int i, const char *text)
         set_points(m, i, points);
 }
 
-/* What nobody measured apart is as another. */
+/* Sets numbers that were not measured separately to related ones. */
 static void fill_unknown(MachineSpeeds *m)
 {
     static const struct {
@@ -188,7 +188,7 @@ double transfer_secs(const MachineSpeeds *m, double all, double here,
 
 /* ---- a cluster ----------------------------------------------------------- */
 
-/* "h100x64": the length of the name, and the count; -1: there is none. */
+/* Returns the length of the name in "h100x64", and the count; -1: no count. */
 static size_t split_name(const char *s, int64_t *ranks)
 {
     size_t n = strlen(s), digits = 0;
@@ -202,7 +202,7 @@ static size_t split_name(const char *s, int64_t *ranks)
     return n - digits - 1;
 }
 
-/* The machine of that name, in upper or lower case; -1: none. */
+/* Returns the machine of this name, in upper or lower case; -1: none. */
 static int machine_named(const char *name)
 {
     char *lower = strf(forever, "%s", name);
@@ -217,7 +217,7 @@ static void set_count(Opts *opts, const char *key, int64_t n, const Loc *loc)
     opts_set(opts, key, strf(forever, "%ld", n), loc);
 }
 
-/* "network 2.5e10 measured", "gemm 5e14 measured 1e11" */
+/* Reads "network 2.5e10 measured" or "gemm 5e14 measured 1e11". */
 static void read_line(Opts *opts, char *line, const Loc *loc)
 {
     static const char *const from[] = { "measured", "datasheet", "fitted" };
@@ -248,7 +248,7 @@ static void read_line(Opts *opts, char *line, const Loc *loc)
             did_you_mean(value, machine_names, NMACHINE));
     value = chip ? machine_names[machine_named(value)] : value;
     if (size) {
-        opts_set(opts_new(forever), key, value, loc); /* err() if unknown */
+        opts_set(opts_new(forever), key, value, loc); /* checks the value */
         const char *before = opts_given(opts, key) ? opts_str(opts, key) : NULL;
         value = strf(forever, "%s%s%s:%s", before ? before : "",
                      before ? "," : "", size, value);
@@ -256,7 +256,7 @@ static void read_line(Opts *opts, char *line, const Loc *loc)
     opts_set(opts, key, value, loc);
 }
 
-/* Its chip, and of the rest what opts does not have. */
+/* Reads a machine file: its chip, and numbers that opts lacks. */
 static void read_machine(Opts *opts, const char *path, const Loc *loc)
 {
     Opts *own = opts_new(forever);
@@ -292,7 +292,7 @@ static void read_machine(Opts *opts, const char *path, const Loc *loc)
             opts_set(opts, key, value, opts_loc(own, key));
 }
 
-/* Ranks of a host are a divisor of all. */
+/* Returns the ranks of a host, a divisor of all ranks. */
 static int64_t host_of(int64_t ranks, int64_t host)
 {
     while (host && ranks % host)
@@ -300,7 +300,7 @@ static int64_t host_of(int64_t ranks, int64_t host)
     return host;
 }
 
-/* What every step divides by. */
+/* Checks numbers by which every prediction divides. */
 static void need_speeds(const Opts *opts)
 {
     static const Speed needed[] = { SPEEDgemm,   SPEEDunaligned, SPEEDplain,

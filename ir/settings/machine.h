@@ -1,4 +1,4 @@
-/* machine.h: machines and clusters of them: machine.c. A part of plan.h. */
+/* machine.h: machines and clusters: machine.c. plan.h includes it. */
 #ifndef PLEAT_MACHINE_H
 #define PLEAT_MACHINE_H
 
@@ -18,8 +18,9 @@ typedef struct SpeedPoint {
     double size, value;
 } SpeedPoint;
 
-/* Of a rank; units stand in machines.def. A number that depends on the size of
- * the work is that of the largest, and has points: size ascending, 0 ends. */
+/* Speeds of a rank; units: machines.def. A number that depends on the size of
+ * the work is that of the largest size, and has points, ascending by size; 0
+ * ends. */
 typedef struct MachineSpeeds {
 #define SPEED(name, doc) double name;
 #include "machines.def"
@@ -28,28 +29,30 @@ typedef struct MachineSpeeds {
 
 const char *machine_name(Machine m);
 const char *speed_name(Speed s);
-/* The chip of cluster{}, or m without one. */
+/* Returns the chip of cluster{}, or m without one. */
 Machine machine_row(const Opts *opts, Machine m);
-/* What cluster{} says, over the numbers of its chip, or of m without one. */
+/* Returns the numbers of cluster{}'s chip, or of m, overridden by cluster{}. */
 MachineSpeeds machine_speeds(const Opts *opts, Machine m);
-/* For work of that size: between two points by the logarithms of both, beyond
- * the last ones as at them. */
+/* Returns the speed for work of a size, interpolated in logarithms; constant
+ * beyond the first and last points. */
 double speed_at(const MachineSpeeds *speeds, Speed s, double size);
-/* Of a product by tensor cores, beside its launch: neither multiplying nor
- * moving bytes hides all of the other, the less the nearer both are. */
+/* Returns the seconds of a product on tensor cores without its launch.
+ * Multiplication and memory traffic overlap incompletely, the less the nearer
+ * both are. */
 double product_secs(const MachineSpeeds *speeds, Speed work, double size,
                     double flops, double bytes);
-/* Of a collective of `all` ranks, `here` of them on a host, in which a rank
- * sends so many bytes to the others: of an all-to-all those rows leave the host
- * whose ranks are on others; of others each byte once for all ranks of a host,
- * which share that work. */
+/* Returns the seconds of a collective of `all` ranks, `here` of them on a host,
+ * in which a rank sends `bytes` to the others. In an all-to-all, rows for ranks
+ * on other hosts leave the host; in others each byte leaves once for all ranks
+ * of a host, which share that work. */
 double transfer_secs(const MachineSpeeds *speeds, double all, double here,
                      double bytes, int alltoall);
-/* cluster=h100x64, or =FILE, as what it stands for: cluster.chip a row,
- * cluster.ranks, other numbers of the file, and where they are not given world
- * and fold.host. err() where they do not go together. */
+/* Expands cluster=h100x64 or cluster=FILE: sets cluster.chip, cluster.ranks,
+ * other numbers of the file, and world and fold.host if they are not given.
+ * Calls err() if they contradict each other. */
 void cluster_settle(Opts *opts);
-/* All rows, a line a column, with a letter for where each number is from. */
+/* Prints all rows, a line per column, with a letter for the source of each
+ * number. */
 void put_machines(Text *out);
 
 #endif

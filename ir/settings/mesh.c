@@ -1,19 +1,18 @@
-/* mesh.c: one set of ranks read as two grids.
+/* mesh.c: one set of ranks as two grids.
  *
  *     dense    tp x cp x dp x pp          expert   etp x ep x edp x pp
  *
  * Only the pipeline must agree: its groups are the same sets in both. A rank
- * number without its pp digit is the rank's number in its stage. Each grid
- * cuts that number at the running products of its sizes; all cuts together
- * are the common refinement, and what lies between two cuts is an atom:
+ * number without its pp digit is the number in its stage. Each grid cuts that
+ * number at the running products of its sizes; all cuts together are the common
+ * refinement, and the range between two cuts is an atom:
  *
  *     tp=2 dp=4      cuts at 2, 8
  *     ep=4 edp=2     cuts at 4, 8      atoms 2 (1..2), 2 (2..4), 2 (4..8)
  *     tp = {0}  dp = {1,2}  ep = {0,1}  edp = {2}
  *
- * Atoms of tp and etp are cut further, down to primes. A fold whose cuts do not
- * divide each other has no atoms and is refused, with the nearest legal
- * value. */
+ * Atoms of tp and etp are split into primes. A fold whose cuts do not divide
+ * each other has no atoms and is refused, with the nearest legal value. */
 #include "settings.h"
 
 enum { NPLACE = 4, LARGEST = 1 << 24 };
@@ -25,7 +24,7 @@ const char *const meshnames[NMESH] = {
 
 /* ---- rank order ---------------------------------------------------------- */
 
-/* Axes of one grid, first varies fastest. */
+/* Axes of a grid, the first varies fastest. */
 typedef struct GridAxes {
     MeshAxis axis[NPLACE];
     int n;
@@ -40,8 +39,7 @@ static void push(GridAxes *axes, MeshAxis a)
     axes->axis[axes->n++] = a;
 }
 
-/* One word of the order: its place in the dense grid, the expert grid or
- * both. */
+/* Places a word of the order in the dense grid, the expert grid or both. */
 static void place(GridOrder *order, int word, int epnamed)
 {
     static const MeshAxis dense[] = { Mtp, Mcp, Mdp, Mpp };
@@ -57,11 +55,11 @@ static void place(GridOrder *order, int word, int epnamed)
         push(&order->expert, expert[word]);
 }
 
-/* "tp-cp-dp-pp": the expert grid has etp for tp, ep edp for dp; "ep" may be
- * named to stand elsewhere ("tp-cp-ep-dp-pp" is Megatron's spelling). ":4" at
- * the end: ranks that share parameters keep shards of them within groups of 4,
- * so there is a cut where such a group ends. ":0:8": hosts have 8 ranks; there
- * is a cut where one ends, if that divides the others. */
+/* Parses "tp-cp-dp-pp": the expert grid has etp for tp, ep edp for dp; "ep" may
+ * have another place ("tp-cp-ep-dp-pp" is Megatron's spelling). ":4" at the
+ * end: ranks that share parameters shard them within groups of 4, so there is a
+ * cut at the end of such a group. ":0:8": hosts have 8 ranks; there is a cut at
+ * the end of a host, if it divides the others. */
 static GridOrder order_read(const char *s, const Loc *loc)
 {
     static const char *const names[] = { "tp", "cp", "dp", "pp", "ep" };
@@ -102,10 +100,10 @@ void order_check(const char *s, const Loc *loc)
 
 typedef enum FoldError { NONE, DENSE, EXPERT, STAGES, CUTS } FoldError;
 
-/* What is known while a fold is being solved. */
+/* State of solving a fold. */
 typedef struct FoldSolve {
     int64_t world, size[NMESH];
-    int64_t at[2 * NPLACE + 2]; /* cuts of the stage number, ascending */
+    int64_t at[2 * NPLACE + 2]; /* cuts of the number in a stage, ascending */
     int ncut;
     int64_t ppstride;
     int64_t bad[2]; /* CUTS: the two that do not divide */
@@ -121,7 +119,8 @@ static int64_t gcd(int64_t a, int64_t b)
     return b ? gcd(b, a % b) : a;
 }
 
-/* Ones for what was not given, dp and edp from what is left of the world. */
+/* Sets sizes that were not given: dp and edp to the rest of the world, others
+ * to 1. */
 static FoldError fill(FoldSolve *solve)
 {
     int64_t *n = solve->size;
@@ -146,7 +145,7 @@ static FoldError fill(FoldSolve *solve)
     return n[Medp] == solve->world / expert ? NONE : EXPERT;
 }
 
-/* Product of the sizes before pp. */
+/* Returns the product of the sizes before pp. */
 static int64_t below_pp(const FoldSolve *solve, const GridAxes *axes)
 {
     int64_t p = 1;
@@ -175,7 +174,7 @@ static void cut_grid(FoldSolve *solve, const GridAxes *axes)
             cut(solve, p *= solve->size[axes->axis[i]]);
 }
 
-/* Groups of n ranks inside those that differ only along these axes. */
+/* Cuts groups of n ranks inside those that differ only along these axes. */
 static void cut_within(FoldSolve *solve, const GridAxes *grid_axes,
                        uint32_t axes, int64_t n)
 {
@@ -190,7 +189,8 @@ static void cut_within(FoldSolve *solve, const GridAxes *grid_axes,
         cut(solve, times(p, n));
 }
 
-/* Where a host ends in a stage, if its ranks begin and end with parts of it. */
+/* Cuts at the end of a host in a stage, if hosts consist of whole parts of
+ * it. */
 static void cut_hosts(FoldSolve *solve, int64_t host)
 {
     int i = 0;
@@ -231,7 +231,8 @@ static FoldError solve(FoldSolve *fold_solve, const GridOrder *order)
 
 /* ---- refusals ------------------------------------------------------------ */
 
-/* Nearest legal value of one axis, all others as given; 0: there is none. */
+/* Returns the nearest legal value of an axis with all others as given; 0:
+ * none. */
 static int64_t legal(const FoldSolve *fold_solve, const GridOrder *order,
                      MeshAxis a)
 {
@@ -249,7 +250,7 @@ static int64_t legal(const FoldSolve *fold_solve, const GridOrder *order,
     return 0;
 }
 
-/* " (nearest legal: ep=4, or etp=2)": each axis alone, the rest as it is. */
+/* Returns " (nearest legal: ep=4, or etp=2)": single changes. */
 static const char *advice(const FoldSolve *solve, const GridOrder *order,
                           unsigned axes)
 {
@@ -269,7 +270,7 @@ static const char *advice(const FoldSolve *solve, const GridOrder *order,
     return out.s;
 }
 
-/* "tp*cp*pp = 3*1*1 = 3" */
+/* Returns "tp*cp*pp = 3*1*1 = 3". */
 static const char *product(const FoldSolve *solve, const MeshAxis *axis, int n)
 {
     Text out = { .arena = forever };
@@ -284,7 +285,7 @@ static const char *product(const FoldSolve *solve, const MeshAxis *axis, int n)
     return out.s;
 }
 
-/* Ranks of a group for shards that have a fold, nearest to what was asked. */
+/* Returns the nearest legal size of groups that hold shards. */
 static int64_t legal_within(const FoldSolve *fold_solve, const GridOrder *order)
 {
     for (int64_t d = 1; d <= fold_solve->world; d++)
@@ -365,7 +366,7 @@ static void add_atom(Mesh *m, int64_t size, int64_t stride)
         m->atom[m->natom++] = (Atom){ size, stride };
 }
 
-/* The atoms of a stage between its cuts, pp's at its own stride. */
+/* Creates the atoms between the cuts of a stage, and pp's with its stride. */
 static void make_atoms(Mesh *m, const FoldSolve *solve)
 {
     int64_t pp = solve->size[Mpp];
@@ -379,9 +380,9 @@ static void make_atoms(Mesh *m, const FoldSolve *solve)
         add_atom(m, pp, solve->ppstride);
 }
 
-/* tp and etp down to primes, small ones first, so that a tensor axis too short
- * for all of tp can take a part of it and leave the rest to the next: kv=4
- * under tp=8. */
+/* Splits tp and etp into primes, small ones first, so that a tensor axis too
+ * short for all of tp takes a part of it and the next axis the rest: kv=4 with
+ * tp=8. */
 static void split_atoms(Mesh *m)
 {
     Mesh old = *m;
@@ -398,7 +399,7 @@ static void split_atoms(Mesh *m)
     }
 }
 
-/* An axis is the run of atoms whose strides lie in its range of the rank. */
+/* Assigns to each axis the atoms whose strides are in its range of the rank. */
 static void name_atoms(Mesh *m, const GridAxes *axes)
 {
     int64_t from = 1;
@@ -437,7 +438,8 @@ int64_t mesh_pos(const Mesh *m, uint32_t atoms, int64_t rank)
     return pos;
 }
 
-/* The fewest axes of one grid that are these atoms; 0: there are none. */
+/* Returns the smallest set of a grid's axes that equals these atoms; 0:
+ * none. */
 static unsigned axes_of(const Mesh *m, uint32_t atoms, unsigned among)
 {
     unsigned best = 0;
@@ -497,7 +499,8 @@ RankAffine aff(int64_t c)
     return (RankAffine){ .c = c };
 }
 
-/* affine += what each coordinate over `atoms` adds, the fastest `stride`. */
+/* Adds the coordinates over `atoms` to affine, the fastest with factor
+ * `stride`. */
 static void step_by(const Mesh *m, RankAffine *affine, uint32_t atoms,
                     int64_t stride)
 {
@@ -593,7 +596,7 @@ Mesh *mesh_new(Arena *a, int64_t world, const int64_t size[NMESH],
     return m;
 }
 
-/* aff = int { "+" int "*a" atom } [ "!" place ] */
+/* Appends aff = int { "+" int "*a" atom } [ "!" place ]. */
 void put_aff(Text *out, const RankAffine *affine)
 {
     putn(out, " ", 1);
@@ -611,7 +614,7 @@ void put_aff(Text *out, const RankAffine *affine)
     }
 }
 
-/* aff = int { "+" int "*a" atom } */
+/* Parses aff = int { "+" int "*a" atom }. */
 RankAffine lex_aff(Lex *lex)
 {
     if (!lex_more(lex))
