@@ -1,14 +1,15 @@
-/* kept.c: what a micro-batch keeps for its backward, by how long a pipeline
- * would keep it: of a program that has no stages, for what search estimates of
- * those that have. A schedule that splits the backward does first what earlier
- * layers wait for (I), the rest (W) later, as pipe_assign.c does:
+/* kept.c: bytes that a micro-batch keeps for its backward, by the time that a
+ * pipeline would keep them: computed for a program without stages, for search's
+ * estimates of pipelines. A schedule that splits the backward runs input
+ * gradients, for which earlier layers wait, first (I) and the rest later (W),
+ * as pipe_assign.c does:
  *
  *     input      | made by F, last read by I
  *     weights    | made by F, read by W
  *     between    | made by I, read by W
  *
- * A part of the backward is I where a layer before it, or what is in none,
- * reads what it makes, or another part of I does. */
+ * A part of the backward is I if its result is read by an earlier layer, by
+ * nodes of no layer, or by another part of I. */
 #include "plan.h"
 
 enum { EARLY = 1, LATE = 2 };
@@ -19,8 +20,8 @@ typedef struct Kept {
     Group *const *group;
     const Layout *layout;
     int first, last; /* instructions of the body */
-    char *part;      /* by instruction: EARLY, LATE; 0: the forward's */
-    char *read;      /* by life: parts that read it */
+    char *part;      /* [instruction]: EARLY, LATE; 0: forward */
+    char *read;      /* [life]: parts that read it */
 } Kept;
 
 static const Scope *layer_of(const Group *group)
@@ -28,7 +29,8 @@ static const Scope *layer_of(const Group *group)
     return group->node[0]->scope->unit;
 }
 
-/* Index of the value that instruction names as its j-th; -1: it persists. */
+/* Returns the index of the j-th value that an instruction names; -1:
+ * persistent. */
 static int life_named(const Kept *kept, int instr, int j)
 {
     const NamedValue *value = &kept->group[instr]->named[j];
@@ -41,7 +43,8 @@ static int is_sum(const Group *group)
     return group->node[0]->scope->part == PARTgrad;
 }
 
-/* By life: the layer that reads it, and whether others or EARLY parts do. */
+/* Readers of a life: the layer, and whether other layers or EARLY parts read
+ * it. */
 typedef struct Reader {
     const Scope *unit;
     int any, early;
@@ -92,7 +95,7 @@ static void find_parts(Kept *kept)
     }
 }
 
-/* Whose place a value has: of what lies in a stack, its own. */
+/* Returns the life whose place a value has; a value in a stack has its own. */
 static int place_of(const Layout *layout, int i)
 {
     while (layout->live[i].same >= 0 &&

@@ -1,29 +1,29 @@
-/* last_rows.c: in the pipeline stage that ends last, reductions of post go to
- * the last row of the call that makes their gradients whole: there the rest of
- * the backward runs beside them (overlap.c has it of a body that repeats).
+/* last_rows.c: in the pipeline stage that ends last, moves reductions of post
+ * to the last row of the call that completes their gradients, where the rest of
+ * the backward overlaps them (overlap.c does it for a repeated body).
  *
  *     F B F B  ..  F B     post  reduce w2  reduce w1  norm  update
  *     F B F B  ..  F B     post  norm  update
  *                     reduce w2  reduce w1     (Instr.last_only)
  *
- * A collective or a join may go that names values of one call alone: what it
- * reads is whole when that call's last row has made it. What other calls add to
- * as well stays, and so does what reads what stays. Results that are there in a
- * row are there through the whole table, so of those that may go only as many
- * do as there is room for: first those with the most of a row behind them. */
+ * A collective or a join can move if it names values of a single call: its
+ * operands are complete after that call's last row. Values that other calls add
+ * to stay, and so do their readers. A result in a row is live through the whole
+ * table, so only as many move as memory allows: those with the most
+ * instructions after them first. */
 #include "plan.h"
 
-enum { FIXED = -1 }; /* named by several calls, or by what stays in post */
+enum { FIXED = -1 }; /* named by several calls, or by instructions that stay */
 
-typedef struct CallUse { /* of a value */
-    int phase;           /* from 1; 0: no call names it */
-    int last;            /* instruction that does so last */
-    int read;            /* what stays in post names it */
+typedef struct CallUse { /* use of a value by calls */
+    int phase;           /* counted from 1; 0: no call names it */
+    int last;            /* last instruction that names it */
+    int read;            /* named by an instruction that stays in post */
 } CallUse;
 
-/* Is there a last row among others, and does the stage send nothing behind it?
- * Where others wait for what it sends, they would for reductions too, and post
- * begins before theirs. */
+/* Has the phase several rows, and does the stage send nothing after the last
+ * one? Stages that wait for its sends would wait for the reductions too, and
+ * its post begins before theirs. */
 static int is_final(const Program *program, int f)
 {
     int sends = 0;
@@ -56,7 +56,8 @@ static CallUse *find_uses(const ProgramBuilder *builder, const Program *program,
     return use;
 }
 
-/* The call where it may go, and behind which instruction; phase 0: none. */
+/* Returns the call to which group can move, and the instruction before it;
+ * phase 0: none. */
 static CallUse place_of(const ProgramBuilder *builder, const Group *group,
                         const CallUse *use)
 {
@@ -79,7 +80,7 @@ static CallUse place_of(const ProgramBuilder *builder, const Group *group,
     return to;
 }
 
-/* It goes there, or stays. */
+/* Records the place of group's results: moved, or staying. */
 static void note_place(const Group *group, CallUse *use, CallUse to)
 {
     for (int j = 0; j < group->narg; j++) {
@@ -95,7 +96,7 @@ static void note_place(const Group *group, CallUse *use, CallUse to)
     }
 }
 
-/* Instructions that go behind another, by that one: a list each. */
+/* Lists the moved instructions by the instruction that they follow. */
 static void give_places(ProgramBuilder *builder, Program *program,
                         const int *first, const int *after, const char *moved)
 {
@@ -118,7 +119,7 @@ static void give_places(ProgramBuilder *builder, Program *program,
     }
 }
 
-/* Instructions of the call behind a place. */
+/* Returns the number of instructions of the call after a place. */
 static int left_behind(const Program *program, const CallUse *to)
 {
     const Phase *call = &program->phase[to->phase - 1];
@@ -126,8 +127,8 @@ static int left_behind(const Program *program, const CallUse *to)
     return call->first + call->n - 1 - to->last;
 }
 
-/* By instruction of post: where it goes, of those with `left` instructions or
- * more behind that place in the call. */
+/* Returns [instruction of post]: its new place, only if at least `left`
+ * instructions of the call follow it. */
 static CallUse *find_places(const ProgramBuilder *builder,
                             const Program *program, int left, Arena *a)
 {
@@ -144,7 +145,7 @@ static CallUse *find_places(const ProgramBuilder *builder,
     return to;
 }
 
-/* What a collective makes and works with. */
+/* Returns the bytes of a collective's result and workspace. */
 static int64_t bytes_of(const Group *group)
 {
     int64_t bytes = group->scratch;
@@ -155,8 +156,8 @@ static int64_t bytes_of(const Group *group)
     return bytes;
 }
 
-/* The fewest instructions behind their places of which all that have as many
- * take no more than `room`. */
+/* Returns the smallest number of following instructions such that all
+ * reductions with at least as many fit into `room` bytes. */
 static int fewest_left(const ProgramBuilder *builder, const Program *program,
                        const CallUse *to, int64_t room, Arena *a)
 {

@@ -1,28 +1,14 @@
-/* logits_sites.c: which products logits_chunks.c cuts into slices of tokens,
- * where, and how many. A head is a forward product of data and a weight; what
- * is made of its result treats every token by itself, or has one number a token
- * left, until the two products of its gradient. Nothing in between may need
- * another token's result: a focal weight may, a loss over the sum of all may
- * not.
+/* logits_sites.c: finds the products that logits_chunks.c divides into slices
+ * of tokens, the axis, and the number of slices. A head is a forward product of
+ * data and a weight. Its users treat every token separately, or have one number
+ * a token, up to the two products of its gradient. Nothing in between may need
+ * another token's result: a focal weight is allowed, a loss that divides by the
+ * sum of all is not.
  *
- * A slice costs a read and a write of the weight's fp32 gradient, 8 h V bytes,
- * against 6 h V FLOP a token: on an H200 (4.3 TB/s, 790 TFLOP/s) no more than
- * the time of 245 tokens, 6 % of the head's where a slice has 4096. Measured
- * there, Qwen3 with 4 layers, ms a step (whole twice, before and after):
- *
- *     4 sequences of 4096     whole 139.1 140.0   62.1 GiB
- *                             in  2 138.2         56.3
- *                             in  4 139.2         53.5
- *                             in  8 140.8         53.5
- *     1 sequence              whole  54.1, in 4  56.2, as much memory
- *
- * and on an H100, 4 sequences: in 2 144.0, in 4 143.3; 4 micro-batches of as
- * many: in 2 494.6, in 4 494.0.
- *
- * So by itself the pass makes slices of LEAST tokens and more, of fewer where
- * the memory is worth that time (price.c), and leaves alone what needs LITTLE
- * room. An eval has no gradient and slices of LEAST; a forward's logits are its
- * result. */
+ * By default slices have at least LEAST tokens, fewer if the memory is worth
+ * the time (price.c; measured: decisions/logits-slices.md), and heads that need
+ * LITTLE memory stay whole. An eval has no gradient and slices of LEAST; a
+ * forward's logits are its result. */
 #include "plan.h"
 
 enum { LEAST = 4096, LITTLE = 256 << 20, MOST = 1024, WORTH = 16 };
@@ -32,9 +18,9 @@ static int is_given(const Graph *g)
     return opts_given(g->opts, "train.slices");
 }
 
-/* ---- what is sliced ------------------------------------------------------ */
+/* ---- sliced nodes -------------------------------------------------------- */
 
-/* Has n more than one number a token? */
+/* Has n more than one number per token? */
 static int is_wide(const Slices *slices, const Node *n)
 {
     for (int i = 0; i < n->nd; i++)
@@ -44,7 +30,7 @@ static int is_wide(const Slices *slices, const Node *n)
     return 0;
 }
 
-/* Does n make each token's result of that token? */
+/* Does each token's result of n depend only on that token? */
 static int by_token(const Node *n, const Axis *a)
 {
     if (!has_dim(n, a) || n->map)
@@ -61,7 +47,7 @@ static int by_token(const Node *n, const Axis *a)
     }
 }
 
-/* Some operand of n that is sliced, the widest; null: none. */
+/* Returns the widest sliced operand of n; null: none. */
 static const Node *sliced(const Slices *slices, const Node *n)
 {
     const Node *x = NULL;
@@ -73,8 +59,8 @@ static const Node *sliced(const Slices *slices, const Node *n)
     return x;
 }
 
-/* Sets what becomes of n, which reads what stands after the head or not;
- * returns null, or why that cannot be. */
+/* Classifies n. after: it reads a user of the head. Returns null, or the reason
+ * why the head cannot be sliced. */
 static const char *kind_of(const Slices *slices, const Node *n, int after,
                            char *kind)
 {
@@ -95,8 +81,8 @@ static const char *kind_of(const Slices *slices, const Node *n, int after,
     return NULL;
 }
 
-/* What only slices read, of their own size, is made a slice at a time too
- * (what a cross entropy makes of labels). */
+/* Slices values that only slices read, of their own size (a cross entropy's
+ * function of labels). */
 static void find_more(Slices *slices)
 {
     Node **v = slices->graph->node;
@@ -116,7 +102,7 @@ static void find_more(Slices *slices)
     }
 }
 
-/* Null, or why the head cannot be cut along the axis. */
+/* Returns null, or the reason why the head cannot be sliced along the axis. */
 static const char *find(Slices *slices)
 {
     Node **v = slices->graph->node;
@@ -149,9 +135,9 @@ static const char *find(Slices *slices)
     return NULL;
 }
 
-/* ---- where it is cut ----------------------------------------------------- */
+/* ---- axis and number of slices ------------------------------------------- */
 
-/* Parts in which ranks hold the axis of n. */
+/* Returns the number of parts in which ranks hold the axis of n. */
 static int64_t held_in(const Graph *g, const Node *n, const Axis *a)
 {
     uint32_t atoms = 0;
@@ -175,8 +161,9 @@ static void find_parts(Slices *slices)
     }
 }
 
-/* In bytes: the logits of a slice and their gradient's cast, and the time of
- * n - 1 slices, each of which reads and writes the weight's gradient. */
+/* Returns the cost of n slices in bytes: the logits of a slice and their
+ * gradient's cast, and the time of n - 1 reads and writes of the weight's
+ * gradient. */
 static double slices_cost(const Slices *slices, double price, int64_t n)
 {
     const Node *w = slices->head->in[slices->head->in[0] == slices->operand];
@@ -188,8 +175,9 @@ static double slices_cost(const Slices *slices, double price, int64_t n)
            price * secs * (double)(n - 1);
 }
 
-/* Slices: as asked for, or as many as have LEAST tokens each, or as are worth
- * their time, up to MOST and WORTH: each is a copy of the head's nodes. */
+/* Returns the number of slices: that of train.slices, or as many as have LEAST
+ * tokens, or as are worth their time, up to MOST and WORTH, since each slice
+ * copies the head's nodes. */
 static int count_for(const Slices *slices, int64_t of)
 {
     const Graph *g = slices->graph;
@@ -214,7 +202,7 @@ static int count_for(const Slices *slices, int64_t of)
     return (int)n;
 }
 
-/* Along the d-th axis of the head; null: so it is, in slices->n slices. */
+/* Slices along axis d of the head. Returns null, or the reason why not. */
 static const char *cut_along(Slices *slices, int d)
 {
     slices->axis = slices->head->dim[d].a;
@@ -237,7 +225,7 @@ static int is_tokens(const Slices *slices, const Dim *d)
                 : !has_dim(slices->head->in[0], d->a));
 }
 
-/* Along the axis of most slices, the first of equals. */
+/* Slices along the axis with most slices, the first of equals. */
 static const char *cut(Slices *slices)
 {
     const char *why = "it has no tokens";
@@ -265,7 +253,8 @@ static const char *cut(Slices *slices)
 
 /* ---- the calls of a stage ------------------------------------------------ */
 
-/* There when the head's call runs: it is of that call or read by it. */
+/* Marks nodes that exist when the head's call runs: its own, and its
+ * operands. */
 static void find_there(Slices *slices)
 {
     Node **v = slices->graph->node;
@@ -279,7 +268,7 @@ static void find_there(Slices *slices)
     }
 }
 
-/* Null, or an operand that only a later call can make. */
+/* Returns null, or an operand that only a later call can compute. */
 static const Node *comes_late(const Slices *slices, const Node *n)
 {
     OpClass c = optab[n->op].cls;

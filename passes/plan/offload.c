@@ -1,5 +1,5 @@
-/* offload.c: a value that the forward stores and the backward reads waits in
- * the host's memory, so that its bytes of the device are free between the two:
+/* offload.c: keeps values that the forward stores and the backward reads in
+ * host memory, which frees their device memory in between:
  *
  *     %h = gemm ..      kernel=1         %h   = gemm ..        kernel=1
  *     ..                                 %o   = offload %h     kernel=2
@@ -7,61 +7,63 @@
  *                                        %h'  = reload %o      kernel=8
  *                                        %d   = mul %dy %h'    kernel=9
  *
- * Kernels are as they were, so no bit changes: one whose nodes all run
- * backward reads %h' wherever it read %h, also through nodes of no kernel,
- * which get copies. Each call of a pipeline stage has a reload of its own.
- * Where between the two the copies run is decided behind this (copies.c).
+ * Kernels do not change, so no bit changes: a kernel whose nodes all run
+ * backward reads %h' instead of %h, also through nodes of no kernel, which are
+ * copied. Each call of a pipeline stage has its own reload. copies.c decides
+ * later when the copies run.
  *
- * With train.offload=activations all such values do. Unasked, only where a
- * plan does not fit without (Graph.offloads), and only those whose copies are
- * hidden: they cost less than any that is rebuilt.
+ * train.offload=activations offloads all such values. The default offloads only
+ * if a plan does not fit otherwise (Graph.offloads), and only values whose
+ * copies are hidden: these cost less than recomputation.
  *
- * Masters and moments live there, and come for their update (init only writes):
+ * Masters and moments are stored in host memory and reloaded for their update
+ * (init only writes):
  *
  *                                           %m'  = reload %m         kernel=3
  *     %v = where .. %m   kernel=3      =>   %v   = where .. %m'      kernel=4
  *     %w = write %m %v   kernel=3           %w   = write %m %v       kernel=5
  *
- * Where an update runs on the host's processors (host_update.c), what it reads
- * of the device goes there, and what it makes for the device comes from there:
+ * If an update runs on the host's processors (host_update.c), its device
+ * operands are copied to the host, and its results for the device are copied
+ * back:
  *
  *                                      %g' = offload %g      kernel=3
  *     %v = where %g %m   kernel=3      %v  = where %g' %m    kernel=4 host=1
  *     %w = write %m %v   kernel=3  =>  %w  = write %m %v     kernel=4 host=1
  *     %c = cast %v       kernel=3      %c  = cast %v         kernel=4 host=1
  *     %x = write %p %c   kernel=3      %x  = write %p %c     kernel=5
- */
+ * */
 #include "../../ir/settings/keys.h"
 #include "plan.h"
 
-/* What the device moves in less than a WORTHth of a launch saves nothing: that
- * does not depend on the link, of which a faster one offloads no less. A copy
- * may wait, or be there early, for a LAGth of its phase: so long its bytes are
- * taken. */
+/* WORTH: values that the device moves in less than 1/WORTH of a launch are not
+ * offloaded; this does not depend on the link, so a faster link offloads no
+ * less. LAG: a copy may wait, or arrive early, by 1/LAG of its phase, while its
+ * bytes are occupied. */
 enum { WORTH = 10, LAG = 8 };
 
 typedef struct OffloadChoice {
     Node *x;
-    int made, read; /* kernels, from 0; the first of the backward */
-    double secs;    /* of a copy */
-    double done;    /* when it is in the host's memory */
+    int made, read; /* kernels, from 0; read: the first of the backward */
+    double secs;    /* seconds of a copy */
+    double done;    /* time at which it is in host memory */
     int taken;
 } OffloadChoice;
 
 typedef struct Offload {
     Graph *graph;
     Arena *arena;
-    Group **group;      /* of kernel i + 1 */
+    Group **group;      /* [i]: kernel i + 1 */
     OffloadChoice *may; /* vec */
     double *start, *over,
-        *end;     /* by kernel from 0: its begin, its phase's end */
-    Node **to;    /* by id: what it is offloaded to; null: it is not */
-    Table *late;  /* node and call -> what the backward reads */
-    Table *there; /* node -> what kernels of the host read */
-    Node ***after, ***before; /* by kernel: offloads, reloads */
+        *end;     /* [kernel from 0]: its start, the end of its phase */
+    Node **to;    /* [id]: its offload; null: none */
+    Table *late;  /* (node, call) -> node that the backward reads */
+    Table *there; /* node -> node that kernels of the host read */
+    Node ***after, ***before; /* [kernel]: offloads, reloads */
 } Offload;
 
-/* A kernel of the backward, but for sums over micro-batches. */
+/* Is it a kernel of the backward, except sums over micro-batches? */
 static int is_late(const Group *group)
 {
     int all = 1, any = 0;
@@ -75,7 +77,7 @@ static int is_late(const Group *group)
     return group->reg == REGbody && all && any;
 }
 
-/* n made of x, where `by` stands. */
+/* Returns a node of op with operand x, placed at `by`. */
 static Node *copy_of(Offload *offload, Op op, Node *x, const Node *by)
 {
     Node *n = g_node(offload->graph, op, x->loc, 1, &x);
@@ -91,9 +93,9 @@ static Node *copy_of(Offload *offload, Op op, Node *x, const Node *by)
     return n;
 }
 
-/* ---- which --------------------------------------------------------------- */
+/* ---- candidates ---------------------------------------------------------- */
 
-/* By id of what kernels of the forward store: its kernel. */
+/* Returns [id]: the forward kernel that stores the node. */
 static int *makers(const Offload *offload)
 {
     int *made =
@@ -119,7 +121,8 @@ static void add_candidate(Offload *offload, Node *x, int made, int read)
     vec_push(offload->arena, offload->may, c);
 }
 
-/* What kernels of the backward read, in the order in which they do first. */
+/* Finds values that kernels of the backward read, in order of their first
+ * reader. */
 static void find_candidates(Offload *offload)
 {
     const int *made = makers(offload);
@@ -136,15 +139,15 @@ static void find_candidates(Offload *offload)
     }
 }
 
-/* ---- which copies what computes hides ------------------------------------ */
+/* ---- hidden copies ------------------------------------------------------- */
 
 static int same_phase(const Group *a, const Group *b)
 {
     return a->reg == b->reg && a->call == b->call;
 }
 
-/* When each kernel begins and ends, and its phase, in seconds; collectives run
- * beside others. */
+/* Predicts start and end of each kernel and its phase in seconds; collectives
+ * overlap. */
 static void clock_kernels(Offload *offload)
 {
     size_t n = vec_len(offload->group);
@@ -188,8 +191,8 @@ static int is_worth(const Graph *g, const Node *x)
     return WORTH * (double)local_bytes(g, x) > speeds->launch * speeds->memory;
 }
 
-/* To the host: begun as soon as it is made, or the copies before it are done,
- * which may take a LAGth of the phase. */
+/* Schedules copies to the host: each starts when its value is computed and the
+ * copies before it are complete, at most 1/LAG of the phase later. */
 static void hide_offloads(Offload *offload)
 {
     double now = 0;
@@ -210,8 +213,8 @@ static void hide_offloads(Offload *offload)
     }
 }
 
-/* From it, backwards: there when it is read, and the stream free for the copies
- * behind it. */
+/* Schedules copies from the host, backwards: each ends when it is read, and
+ * when the next one starts. */
 static void hide_reloads(Offload *offload)
 {
     double next = HUGE_VAL;
@@ -262,9 +265,10 @@ static void choose(Offload *offload, int all)
             bytes / 1024);
 }
 
-/* ---- what the backward reads --------------------------------------------- */
+/* ---- operands of the backward -------------------------------------------- */
 
-/* In the place of operand x of a node of kernel k, where `by` stands. */
+/* Returns the replacement of operand x of a node of kernel k, placed at
+ * `by`. */
 static Node *late(Offload *offload, Node *x, int k, const Node *by)
 {
     uint64_t call = (uint64_t)by->call;
@@ -313,7 +317,7 @@ static void read_late(Offload *offload)
     }
 }
 
-/* ---- what the host's processors read ------------------------------------- */
+/* ---- operands of the host's processors ----------------------------------- */
 
 static int is_in_memory(const Node *n)
 {
@@ -321,8 +325,8 @@ static int is_in_memory(const Node *n)
            n->op == Oarg || n->op == Opart;
 }
 
-/* In the place of operand x of a node of kernel k of the host: copies of what
- * the device has, and of what no kernel owns. */
+/* Returns the replacement of operand x of a node of host kernel k: copies of
+ * device values, and of nodes of no kernel. */
 static Node *there(Offload *offload, Node *x, int k, const Node *by)
 {
     Node *in[MAXIN], *made = table_get(offload->there, KEYP(x));
@@ -349,7 +353,7 @@ static Node *there(Offload *offload, Node *x, int k, const Node *by)
     return *table_at(offload->there, KEYP(x)) = made;
 }
 
-/* What others read of its results they bring back. */
+/* Copies results of host kernels back for their other readers. */
 static void read_there(Offload *offload)
 {
     for (size_t i = 0; i < vec_len(offload->group); i++) {
@@ -369,8 +373,8 @@ static void read_there(Offload *offload)
 
 /* ---- masters and moments ------------------------------------------------- */
 
-/* Behind the kernel that makes the new value; what none does (a constant) gets
- * one. */
+/* Adds the write after the kernel that computes the new value; a value of no
+ * kernel (a constant) gets one. */
 static void write_behind(Offload *offload, Node *w, int k)
 {
     Node *v = w->in[1];
@@ -393,7 +397,7 @@ static void write_states(Offload *offload)
     }
 }
 
-/* What of the optimizer lives in the host's memory. */
+/* Moves states of the optimizer to host memory. */
 static void host_states(Offload *offload)
 {
     double bytes = 0;

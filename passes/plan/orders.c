@@ -1,21 +1,18 @@
-/* orders.c: which order a program's instructions have: of those that overlap.c
- * makes the one that is predicted to take least time. It is tried
+/* orders.c: chooses the order of a program's instructions: among the orders of
+ * overlap.c the one with the smallest predicted time. Tried are
  *
- *     with reductions of post in post,
- *     where the body repeats with them in its last run,
- *     and the better of both by the other rule,
- *     then the best for collectives that take LATE times as long.
+ *     reductions of post in post,
+ *     for a repeated body, reductions in its last run,
+ *     the better of both with the other rule,
+ *     then the best one for collectives that take LATE times as long.
  *
- * The last is taken where it is predicted to take no more than an ALIKEth
- * longer: beside what computes, collectives begin when multiprocessors are
- * free, and share memory's bandwidth. (8 layers of Qwen3's widths on two H200:
- * by clocks around instructions 7 ms of 398 are waits behind collectives that
- * were predicted to be over. If all take twice as long, 4.9 ms are predicted,
- * and 0.8 by this order.)
+ * The last is taken if it is predicted to take at most 1/ALIKE longer: beside
+ * computation, collectives start when multiprocessors are free, and share the
+ * memory's bandwidth (decisions/late-collectives.md).
  *
- * More may be alive at once than in the model's order by a GROWTHth of all
- * memory. An order that has more is made again with less room; one that has
- * more without any is taken only where there is no other. */
+ * Live bytes may exceed those of the model's order by 1/GROWTH of all memory.
+ * An order that exceeds it is made again with a smaller limit; one that still
+ * exceeds it is taken only if there is no other. */
 #include "plan.h"
 
 enum { GROWTH = 32, LATE = 2, ALIKE = 1024 };
@@ -25,8 +22,8 @@ static Load load_now(ProgramBuilder *builder, const Program *program)
     return layout_load(builder->arena, builder->graph, builder->group, program);
 }
 
-/* Instructions are those of the groups, in their order. What is of post and
- * stands in a body that is run several times runs in its last run. */
+/* Sets the instructions to those of the groups, in order. Instructions of post
+ * inside a repeated body run in its last run. */
 static void give_instrs(ProgramBuilder *builder, Program *program)
 {
     for (int f = 0; f < program->nphase; f++) {
@@ -67,20 +64,19 @@ static void restore_order(ProgramBuilder *builder, Program *program,
            sizeof *order->phase * (size_t)program->nphase);
 }
 
-/* An order before it is spread, and what is alive in it. */
+/* An order before it is spread, and its live bytes. */
 typedef struct HoistedOrder {
     SavedOrder order;
     Load load;
-    int is, moved; /* is it known; how many went to a last run */
+    int is, moved; /* is it computed; instructions moved to a last run */
 } HoistedOrder;
 
 typedef struct SpreadOrder {
-    int64_t most;  /* alive at once */
-    int64_t least; /* what may be alive for this order to be made, as far as
-                      spread can tell */
+    int64_t most;  /* peak of live bytes */
+    int64_t least; /* smallest limit with which spread makes this order */
 } SpreadOrder;
 
-/* With no more alive than load.most, as far as load tells. */
+/* Spreads an order with at most load.most live bytes, as estimated by load. */
 static SpreadOrder spread(ProgramBuilder *builder, Program *program, Load load,
                           OrderRule rule, double late)
 {
@@ -95,8 +91,8 @@ static SpreadOrder spread(ProgramBuilder *builder, Program *program, Load load,
     return to;
 }
 
-/* From a hoisted order. most: what is alive at once in the model's, `more` than
- * which is too much. Is there room for it? */
+/* Spreads a hoisted order. most: live bytes of the model's order, `more`:
+ * allowed excess. Returns whether it fits. */
 static int spread_within(ProgramBuilder *builder, Program *program,
                          const HoistedOrder *from, int64_t most, int64_t more,
                          OrderRule rule, double late)
@@ -110,7 +106,7 @@ static int spread_within(ProgramBuilder *builder, Program *program,
         room = room > more / GROWTH ? room / 4 : 0;
         load.most = most + room;
         if (load.most >= to.least)
-            continue; /* it is made again */
+            continue; /* made again with a smaller limit */
         restore_order(builder, program, &from->order);
         to = spread(builder, program, load, rule, late);
     }
@@ -125,9 +121,9 @@ static int any_last(const Program *program, const Phase *phase)
     return 0;
 }
 
-/* Does what has a last run end where all streams can meet? A collective there
- * would stand on compute in all runs, and in the last beside reductions. So
- * would one at either end of a call with rows behind such a run. */
+/* Does a phase with a last run end where all streams can join? A collective
+ * there would be on compute in all runs, and in the last one beside reductions.
+ * So would one at either end of a call with rows after such a run. */
 static int ends_alone(const ProgramBuilder *builder, const Program *program)
 {
     int beside = 0;
@@ -145,12 +141,12 @@ static int ends_alone(const ProgramBuilder *builder, const Program *program)
     return 1;
 }
 
-typedef struct Candidates { /* orders of a program */
+typedef struct Candidates { /* candidate orders of a program */
     ProgramBuilder *builder;
     Program *program;
-    Load load;               /* of the model's */
-    int64_t more;            /* so much more may be alive at once */
-    HoistedOrder hoisted[2]; /* without a last run, with one */
+    Load load;               /* load of the model's order */
+    int64_t more;            /* allowed excess of live bytes */
+    HoistedOrder hoisted[2]; /* [0] without a last run, [1] with one */
     SavedOrder model, best;
     double secs;  /* predicted of the best; 0: there is none yet */
     int64_t most; /* that the best keeps alive; 0: there is room for it */
@@ -158,8 +154,8 @@ typedef struct Candidates { /* orders of a program */
     OrderRule rule;
 } Candidates;
 
-/* Reductions of post as far ahead as they may stand; last: in a last run too.
- */
+/* Returns the order with reductions of post as early as possible; last: in a
+ * last run too. */
 static HoistedOrder hoist(Candidates *all, int last)
 {
     ProgramBuilder *builder = all->builder;
@@ -178,9 +174,9 @@ static HoistedOrder hoist(Candidates *all, int last)
     return to;
 }
 
-/* Keeps an order if it is faster than all before, one for late collectives if
- * it is about as fast; of those for which there is too little room the first,
- * and then those that take no more. 0: nothing is for a last run. */
+/* Keeps an order if it is faster than all before, or, for late collectives, if
+ * it is about as fast; an order that does not fit is kept only if it is the
+ * first. Returns 0 if nothing moved to a last run. */
 static int try_order(Candidates *all, int last, OrderRule rule, double late)
 {
     ProgramBuilder *builder = all->builder;
@@ -210,9 +206,8 @@ static int try_order(Candidates *all, int last, OrderRule rule, double late)
     return 1;
 }
 
-/* Of a stage's calls: what they take is not known without the other stages. In
- * the order of their rows reductions go to the last ones as far as there is
- * room. */
+/* Orders the calls of a stage, whose time is unknown without the other stages:
+ * reductions move to their last rows as far as memory allows. */
 static void order_calls(Candidates *all)
 {
     ProgramBuilder *builder = all->builder;
@@ -228,7 +223,8 @@ static void order_calls(Candidates *all)
         all->best = save_order(builder, all->program);
 }
 
-/* Without a last run, with one, and the better of both by the other rule. */
+/* Tries orders without a last run, with one, and the better of both with the
+ * other rule. */
 void order_beside(ProgramBuilder *builder, Program *program)
 {
     Candidates all = { .builder = builder, .program = program };

@@ -1,87 +1,68 @@
-/* overlap.c: the order in which instructions of a phase, or of body and post
- * where each runs once, leave collectives something to run beside.
+/* overlap.c: orders the instructions of a phase, or of body and post if each
+ * runs once, so that computation overlaps collectives.
  *
- * Two clocks are kept, of what computes and of collectives, and instructions
- * are taken one by one. A collective is taken as soon as its operands are there
- * and the one before it is done: a gather of weights while the layer before
- * computes. Otherwise, of the next AHEAD instructions of the model's order, the
- * one is taken whose operands are there by now and behind whose next collective
- * the longest work waits: what leads to no collective, as the gradients of
- * weights, is left for the time in which one runs.
+ * There is a clock for computation and one for collectives, and instructions
+ * are chosen one by one. A collective is chosen as soon as its operands are
+ * computed and the one before it is complete: a gather of weights while the
+ * layer before computes. Otherwise, among the next AHEAD instructions of the
+ * model's order, the one is chosen whose operands are computed and whose next
+ * collective has the longest work waiting for it: instructions that lead to no
+ * collective, such as gradients of weights, are left for the time of a
+ * collective.
  *
  *     model's order   dx  dw  scatter dx    dx2  dw2  gather w  b(w)
- *     taken           dx  scatter dx   dx2  gather w  b(w)
+ *     chosen          dx  scatter dx   dx2  gather w  b(w)
  *                         dw                dw2
  *
- * A collective that stands behind little, as counts of rows behind a route, so
- * would wait until what leads to larger ones is done, and then for those. By
- * one rule (ORDERlongest) an instruction goes first that takes next to no time
- * beside the collective that it opens; by the other (ORDERnearest) all that
- * leads to one that near. Neither is better for all models: orders.c tries
- * both.
+ * A collective with few predecessors, such as counts of rows after a route,
+ * would wait until instructions that lead to larger ones are done, and then for
+ * those. One rule (ORDERlongest) chooses first an instruction that takes little
+ * time compared with the collective that it enables; the other (ORDERnearest)
+ * all instructions that lead to such a near one. Neither is better for all
+ * models: orders.c tries both.
  *
- * What collectives on their way hold is limited to ROOM times the largest of
- * them: beyond it no collective is taken early, and nothing is passed over. Nor
- * is it where more would be alive at once than the caller allows; what that
- * leaves out (what collectives hold) is looked at behind. All instructions that
- * name a value which one of them writes keep their order, transfers too. The
- * numbers are counted, so each machine takes one order.
+ * Buffers of collectives in flight are limited to ROOM times the largest one:
+ * beyond that no collective is chosen early, and no instruction is skipped. The
+ * same holds if live bytes would exceed the caller's limit; the caller checks
+ * the rest (buffers of collectives) afterwards. Instructions that name a value
+ * which one of them writes keep their order, and so do transfers. Work is
+ * counted, so the order does not depend on the machine.
  *
- * Where the body repeats, gradients are whole only in its last run, and all
- * that post does behind their reductions reads the norm of all of them, and the
- * word that holds a step back. What can run beside a reduction is the rest of
- * the last run's backward. So reductions become instructions of the body that
- * run in its last run alone (Instr.last_only), where they are ordered as others
- * are:
+ * In a repeated body gradients are complete only in its last run, and
+ * everything in post after their reductions reads the norm of all of them, and
+ * the word that skips a step. Only the rest of the last run's backward can
+ * overlap a reduction. So reductions become instructions of the body that run
+ * only in its last run (Instr.last_only), where they are ordered like others:
  *
  *     body  x4  b(w2)  b(w1)          post  reduce w2  reduce w1  norm  update
  *     body  x4  b(w2)  b(w1)          post  norm  update
  *                  reduce w2  reduce w1        (in the fourth run)
  *
- * Measured and not kept: updates of the optimizer beside the backward, on one
- * GPU with clip=0, as reductions are (their blocks took work in turns, on 16 to
- * 64 multiprocessors; how many of them and where was what is predicted to be
- * fastest). On an H200, ms a step, without them, with them, as predicted:
- *
- *     Qwen3's widths, 4 layers, 1/1     49.3    49.5 (49.4 to 50.8)     46.6
- *     4/1                              129.0   129.3 (128.7 to 131.4)  122.1
- *     4/4                              474.7   474.5                   449.0
- *     Mixtral's, 2 layers, 4/1         178.3   179.1 (175.8, 176.9)    163.9
- *
- * By itself an AdamW of 3e9 elements (21.2 ms, 40.7 of products) hides 4.1 ms
- * at best, on 66 multiprocessors, 3.1 on 33, none by small blocks of low
- * priority; 6.6 of 30.0 on an H100, on 33. What computes is at the chip's limit
- * of power: its clock is 1.44 to 1.6 of 1.98 GHz in 4/1. Beside the next step's
- * forward, which is shorter, they were not tried. What gains is to move less: a
- * product that updates with what it makes (kernels/product_update.c).
- *
- * A second text of the body for its last run would do the same, and would have
- * values, lives and places of its own, twice as many to plan and to prove. As
- * it is the other runs are the order without the reductions, in which nothing
- * is later than in the last. */
+ * Updates of the optimizer beside the backward do not pay on one GPU
+ * (decisions/updates-beside-backward.md). */
 #include "plan.h"
 
 enum { AHEAD = 48, ROOM = 2, SHORT = 8 };
 
 typedef struct TimedInstr {
-    int *next; /* vec: tasks that wait for this */
-    int wait;  /* tasks that must be taken before */
+    int *next; /* vec: tasks that wait for this one */
+    int wait;  /* number of tasks that must precede it */
     int beside;
-    int behind; /* collectives, as many as were taken, that it is behind */
-    double from, end; /* when its operands are there, its results */
-    double tail;      /* seconds from its start to the end of the last that
+    int behind;       /* number of chosen collectives that precede it */
+    double from, end; /* times at which operands, results are computed */
+    double tail;      /* seconds from its start to the end of the last task that
                          waits for it */
-    double leads;     /* of the next collective that waits for it; 0: none */
-    double away;      /* seconds to the nearest for which others wait */
-    int64_t bytes;    /* of a collective; others: what they end */
-    int left, before; /* the next and last that compute and are not taken; the
-                         ends of their ring: task n */
-    int64_t alive;    /* most in the model's order, from behind `before` on */
+    double leads;  /* tail of the next collective that waits for it; 0: none */
+    double away;   /* seconds to the nearest collective with waiting tasks */
+    int64_t bytes; /* bytes of a collective; others: bytes that they free */
+    int left, before; /* ring of computing tasks not chosen yet, next and
+                         previous; its ends: task n */
+    int64_t alive;    /* peak of the model's order after `before` */
 } TimedInstr;
 
-typedef struct ValueOrder { /* of a value */
-    int wrote;              /* task + 1 */
-    int *read;              /* vec: since then */
+typedef struct ValueOrder { /* accesses of a value */
+    int wrote;              /* 1 + last task that wrote it */
+    int *read;              /* vec: tasks that read it since */
 } ValueOrder;
 
 typedef struct Overlap {
@@ -89,17 +70,16 @@ typedef struct Overlap {
     Arena *arena;
     const Program *prog;
     OrderRule rule;
-    double late;  /* collectives are waited for as if they took so many times
-                     their seconds */
+    double late; /* factor on the seconds of collectives that others wait for */
     int first, n; /* instructions of the phase */
     TimedInstr *timed;
-    ValueOrder *uses;     /* by number of values */
+    ValueOrder *uses;     /* [value] */
     int *ready;           /* vec: collectives that wait for nothing */
     double compute, comm; /* clocks */
     int64_t held, room;
-    Load load;      /* in the model's order; most: that may be */
-    int64_t passes; /* the most alive at once for which one was passed over */
-    int *flight, done; /* vec: collectives as taken; compute is behind these */
+    Load load;      /* load of the model's order; most: the limit */
+    int64_t passes; /* largest live bytes at which an instruction was skipped */
+    int *flight, done; /* vec: chosen collectives; completed ones */
     int *seq;
 } Overlap;
 
@@ -108,7 +88,7 @@ static const Group *group_of(const Overlap *overlap, int i)
     return overlap->builder->group[overlap->first + i];
 }
 
-/* ---- what waits for what ------------------------------------------------- */
+/* ---- dependences --------------------------------------------------------- */
 
 static void after(Overlap *overlap, int first, int then)
 {
@@ -144,7 +124,7 @@ static void list_task(Overlap *overlap, int i)
         if (!value->stored)
             continue;
         note_use(overlap, i, value->number, value->writes);
-        if (value->source >= 0) /* copies stand aside (copies.c) */
+        if (value->source >= 0) /* copies are placed later (copies.c) */
             note_use(overlap, i, value->source, 0);
         instr->bytes += instr->beside ? value->bytes : 0;
     }
@@ -167,7 +147,7 @@ static void list_tasks(Overlap *overlap)
     }
 }
 
-/* Takes i out of the ring of those that compute and are not taken. */
+/* Removes i from the ring of computing tasks not chosen yet. */
 static void unlink_task(Overlap *overlap, int i)
 {
     const TimedInstr *t = &overlap->timed[i];
@@ -193,7 +173,7 @@ static void link_tasks(Overlap *overlap)
             unlink_task(overlap, i);
 }
 
-/* The first task that computes and was not taken; n: none is left. */
+/* Returns the first computing task not chosen yet; n: none. */
 static int low_task(const Overlap *overlap)
 {
     return overlap->timed[overlap->n].left;
@@ -221,11 +201,11 @@ static void measure_tails(Overlap *overlap)
     }
 }
 
-/* ---- which is next ------------------------------------------------------- */
+/* ---- choice of the next task --------------------------------------------- */
 
-/* The collective that most work waits for, of those that are due or, if the one
- * before it is done and what is on its way leaves room, early; of equals the
- * first in the model's order; -1: none. */
+/* Returns the collective with the longest work waiting for it, among those that
+ * are due or, if the one before is complete and the limit allows, early; among
+ * equals the first in the model's order; -1: none. */
 static int next_beside(const Overlap *overlap)
 {
     int first = -1;
@@ -244,7 +224,8 @@ static int next_beside(const Overlap *overlap)
     return first;
 }
 
-/* Does a collective wait for i alone, which takes next to no time beside it? */
+/* Does a collective wait only for i, which takes little time compared with
+ * it? */
 static int opens(const Overlap *overlap, int i)
 {
     const TimedInstr *instr = &overlap->timed[i];
@@ -264,8 +245,8 @@ static int is_nearer(const TimedInstr *x, const TimedInstr *y)
     return isfinite(x->away) && x->away * SHORT <= y->away;
 }
 
-/* Is x to be taken before y? What leads to longer work is; by nearness, first
- * what is so much nearer to its collective that it holds up little. */
+/* Is x chosen before y? The one that leads to longer work is; by nearness, the
+ * one that is so much nearer to its collective that it delays little. */
 static int goes_before(const Overlap *overlap, const TimedInstr *x,
                        const TimedInstr *y)
 {
@@ -275,9 +256,9 @@ static int goes_before(const Overlap *overlap, const TimedInstr *x,
            !(overlap->rule == ORDERnearest && is_nearer(y, x));
 }
 
-/* Of those whose operands are there by now the one that leads to the longest
- * work behind a collective, but first what opens one; if there is none, the one
- * that waits least. */
+/* Returns, among tasks with computed operands, one that enables a collective,
+ * or the one that leads to the longest work after a collective; without such
+ * tasks, the one that waits least. */
 static int next_compute(Overlap *overlap)
 {
     int first = -1, best = -1,
@@ -316,7 +297,7 @@ static int any_beside(const Overlap *overlap)
     return first;
 }
 
-/* ---- taking it ----------------------------------------------------------- */
+/* ---- choosing a task ----------------------------------------------------- */
 
 static void begin_beside(Overlap *overlap, int i)
 {
@@ -368,7 +349,7 @@ static int next(Overlap *overlap)
     return i;
 }
 
-/* Of phase f and, if it is joined, of the next. */
+/* Returns the tasks of phase f and, if it is joined, of the next. */
 static Overlap span_of(ProgramBuilder *builder, const Program *program, int f,
                        int joined, Load load)
 {
@@ -387,7 +368,7 @@ static Overlap span_of(ProgramBuilder *builder, const Program *program, int f,
     return x;
 }
 
-/* The order seq becomes the program's. */
+/* Makes seq the order of the program. */
 static void give_order(Overlap *overlap)
 {
     Group **was = NULL;
@@ -399,7 +380,7 @@ static void give_order(Overlap *overlap)
         overlap->builder->group[overlap->first + k] = was[overlap->seq[k]];
 }
 
-/* The first phase of a span of two has so many instructions. */
+/* Sets the number of instructions of the first phase of two. */
 static void end_first(Phase *phase, int n)
 {
     phase[1].n += phase->n - n;
@@ -407,7 +388,7 @@ static void end_first(Phase *phase, int n)
     phase->n = n;
 }
 
-/* Of a span of two: the first phase ends with the last that it had. */
+/* Ends the first phase of two with the last of its original instructions. */
 static void end_with_last(const Overlap *overlap, Phase *phase)
 {
     int end = phase->n;
@@ -443,8 +424,8 @@ int64_t order_span(ProgramBuilder *builder, const Program *program, int f,
 
 /* ---- reductions of post -------------------------------------------------- */
 
-/* By task of a span of two phases: itself, or the one behind which it may stand
- * at the earliest, of collectives and joins of the second. */
+/* Returns [task of two phases]: the task itself, or, for collectives and joins
+ * of the second phase, the task that it can follow at the earliest. */
 static int *earliest_places(Overlap *overlap, int first)
 {
     int *place =
@@ -463,7 +444,8 @@ static int *earliest_places(Overlap *overlap, int first)
     return place;
 }
 
-/* The model's order, but for those with another place: behind it. */
+/* Orders tasks as the model does, except tasks with another place, which follow
+ * it. */
 static void order_by_place(Overlap *overlap, const int *place)
 {
     size_t size = sizeof(int) * (size_t)(overlap->n + 1);
