@@ -1,16 +1,15 @@
-/* activation_slots.c: where the values of a pipeline stage lie.
+/* activation_slots.c: places of the values of a pipeline stage.
  *
- *     through     | accumulators, what pre made: one place, there all the time
- *     private     | values of one call: packed by instruction; as no two calls
- *                 | run at once, all calls share one block
- *     framed      | what a micro-batch keeps from one call to another
+ *     through     | accumulators, values of pre: a fixed place, always live
+ *     private     | values of one call: packed by instruction; no two calls run
+ *                 | at once, so all calls share one block
+ *     framed      | values that a micro-batch keeps between calls
  *
  * Framed values that are made and last read in the same rows, in every
- * micro-batch, form a frame; they lie in it one after another. A frame of a
+ * micro-batch, form a frame, in which they are consecutive. A frame of a
  * micro-batch is a rectangle: its bytes, from its first row to its last. All
- * rectangles of all frames are packed into one pool as buffers are, only that
- * time is the rows of the table. Where in the pool micro-batch m has its frame
- * is slot[of[m]]. */
+ * rectangles of all frames are packed into one pool like buffers, with rows of
+ * the table as time. Micro-batch m has its frame at slot[of[m]] of the pool. */
 #include "plan.h"
 
 /* ---- rows ---------------------------------------------------------------- */
@@ -50,10 +49,10 @@ static int row_of(const CallTimes *times, const Used *used, int micro)
     return times->at[(used->phase - times->call) * times->micros + micro];
 }
 
-/* The first and the last of the calls of x for a micro-batch. */
+/* First and last row of a micro-batch's calls of a value. */
 typedef struct CallSpan {
     int first, last;
-} CallSpan; /* indices of used */
+} CallSpan; /* indices in used */
 
 static CallSpan ends_of(const CallTimes *times, const Live *live, int micro)
 {
@@ -69,11 +68,11 @@ static CallSpan ends_of(const CallTimes *times, const Live *live, int micro)
     return e;
 }
 
-/* Of values that the same calls name. */
+/* Spans of values that the same calls name. */
 typedef struct CallSpans {
-    CallSpan end;              /* of micro-batch 0 */
-    int same_first, same_last; /* ... and of all */
-    CallSpan *row;             /* by micro-batch: first and last row */
+    CallSpan end;              /* first and last call of micro-batch 0 */
+    int same_first, same_last; /* equal for all micro-batches? */
+    CallSpan *row;             /* [micro-batch]: first and last row */
 } CallSpans;
 
 static void fill_spans(const CallTimes *times, const Live *live, CallSpans *to)
@@ -92,8 +91,8 @@ static void fill_spans(const CallTimes *times, const Live *live, CallSpans *to)
     }
 }
 
-/* Found by the calls, one after another: of each list that values have there is
- * a CallSpans, filled where it was asked for. */
+/* Returns the spans for a value's list of calls; equal lists share a CallSpans,
+ * computed at its first use. */
 static const CallSpans *spans_of(const CallTimes *times, const Live *live)
 {
     CallSpans *spans = NULL;
@@ -161,7 +160,7 @@ void rows_join(const CallTimes *times, Live *y, const Live *x)
     y->dies = x->dies > y->dies ? x->dies : y->dies;
 }
 
-/* ---- what is private to a call ------------------------------------------- */
+/* ---- private values ------------------------------------------------------ */
 
 static int is_private(const Live *live)
 {
@@ -173,7 +172,7 @@ static int is_framed(const Live *live)
     return live->same < 0 && !live->outside && vec_len(live->used) > 1;
 }
 
-/* Packs each call's; most[call] becomes what it cannot do without. */
+/* Packs the private values of each call; most[call]: their lower bound. */
 static int64_t place_private(const CallTimes *times, Layout *layout, int host,
                              int64_t *most)
 {
@@ -203,8 +202,8 @@ static int64_t place_private(const CallTimes *times, Layout *layout, int host,
 
 /* ---- frames -------------------------------------------------------------- */
 
-typedef struct SlotLifetime { /* a frame in the making */
-    const CallSpan *row;      /* by micro-batch: first and last row */
+typedef struct SlotLifetime { /* a frame under construction */
+    const CallSpan *row;      /* [micro-batch]: first and last row */
     int64_t bytes;
 } SlotLifetime;
 
@@ -217,7 +216,7 @@ static const char *frame_name(const CallTimes *times, const CallSpan *row)
                 prog->phase[prog->slot[row->last].phase].name);
 }
 
-/* Every framed value to the frame that lives as it does. */
+/* Assigns every framed value to the frame with its lifetime. */
 static SlotLifetime *fill_frames(const CallTimes *times, Layout *layout,
                                  int host)
 {
@@ -246,7 +245,7 @@ static SlotLifetime *fill_frames(const CallTimes *times, Layout *layout,
     return v;
 }
 
-/* The offsets of a frame by micro-batch as slots. */
+/* Converts the offsets of a frame's micro-batches to slots. */
 static void name_slots(const CallTimes *times, SlotGroup *group,
                        const Rect *rect)
 {
@@ -268,7 +267,7 @@ static void name_slots(const CallTimes *times, SlotGroup *group,
     }
 }
 
-/* Each frame by itself: a micro-batch takes the first slot that is free. */
+/* Places each frame separately: a micro-batch takes the first free slot. */
 static int64_t place_apart(const CallTimes *times, Rect *rect, size_t n)
 {
     int *until = alloc(times->arena, sizeof *until * (size_t)times->micros);
@@ -290,7 +289,7 @@ static int64_t place_apart(const CallTimes *times, Rect *rect, size_t n)
     return height;
 }
 
-enum { POOLWORK = 2000000 }; /* units of pack() that a pool is worth */
+enum { POOLWORK = 2000000 }; /* limit of pack()'s work for a pool */
 
 static int64_t place_pool(const CallTimes *times, SlotGroup *frame,
                           const SlotLifetime *lifetime, Rect *rect)
@@ -320,7 +319,8 @@ static int64_t place_pool(const CallTimes *times, SlotGroup *frame,
     return height;
 }
 
-/* Bytes of frames alive in each row, with the private ones of its call. */
+/* Returns the largest sum over rows of live frames' bytes and the call's
+ * private bytes. */
 static int64_t most_alive(const CallTimes *times, const Rect *rect, size_t n,
                           const int64_t *priv)
 {

@@ -1,29 +1,28 @@
-/* alloc.c: when each value of a program is alive, and where it lies.
+/* alloc.c: lifetimes and places of a program's values.
  *
- * A value lives from the instruction that first names it to the last. A phase
- * that repeats adds: what was there when it began and is named inside lives to
- * its last instruction, since the next run needs it again. An accumulator is
- * first named where it is cleared, so it lives from there to its last use in
- * post; one that the first run of a phase stores (Instr.store_first), from the
- * phase's beginning; what is made inside a body and used only there may share
- * memory with all the rest. An output lives to the end, where the runtime reads
- * it.
+ * A value lives from the first instruction that names it to the last. In a
+ * repeated phase, a value from before the phase lives to the phase's last
+ * instruction, since the next run needs it again. An accumulator is first named
+ * where it is cleared, so it lives from there to its last use in post; one that
+ * the first run of a phase stores (Instr.store_first) from the start of the
+ * phase; a value made and used inside a body can share memory with all others.
+ * An output lives to the end, where the runtime reads it.
  *
- * What an instruction of another stream names lives on until compute is behind
- * that instruction; in the host's memory, until all are that write there.
+ * A value named by an instruction of another stream lives until compute is
+ * known to run after that instruction; in host memory, until all streams that
+ * write there are.
  *
  * In a pipeline stage (activation_slots.c) a value is private to a call, kept
- * by a micro- batch from one call to another, or there through the whole table.
+ * by a micro-batch between calls, or live through the whole table.
  *
- * A result takes over the buffer of an operand that dies in the same
- * instruction when the kernel allows (Group.inplace) and both are equally
- * large.
+ * A result takes the buffer of an operand that dies in the same instruction if
+ * the kernel allows it (Group.inplace) and both have equal sizes.
  *
- * What lives across programs (parameters, states, optimizer, inputs, scalars)
- * is not placed here: it has its own part of the arena (emit.c). */
+ * Values that live across programs (parameters, states, optimizer, inputs,
+ * scalars) are in another part of the arena (emit.c). */
 #include "plan.h"
 
-enum { NEVER = -1 }; /* no instruction may take its place */
+enum { NEVER = -1 }; /* its place is never reused */
 
 typedef struct Alloc {
     Graph *graph;
@@ -31,12 +30,12 @@ typedef struct Alloc {
     Group *const *group;
     int count;
     const Program *prog;
-    int *behind;     /* by instruction: the first that is behind it */
-    int *there;      /* ... with all that write in the host's memory */
+    int *behind; /* [instruction]: first one known to run after it */
+    int *there;  /* [instruction]: ... on all streams that write host memory */
     CallTimes *rows; /* null: no table */
     Layout *layout;
-    int *life;  /* vec: by number of values: 1 + its life; 0: none yet */
-    int *phase; /* by instruction */
+    int *life;  /* vec: [value]: 1 + its life; 0: none yet */
+    int *phase; /* [instruction] */
 } Alloc;
 
 int is_persistent(const Node *n)
@@ -45,7 +44,8 @@ int is_persistent(const Node *n)
            n->op == Oresult;
 }
 
-/* An input of a pair's second micro-batch has the name of the first's. */
+/* Returns the identity of a value. An input of a pair's second micro-batch
+ * shares the name of the first one's. */
 static void *value_key(Node *n)
 {
     int second = n->op == Oinput && n->at.input.second;
@@ -86,8 +86,7 @@ static int writes(const Group *group, const Node *stored)
     return group->instr.kind == Ijoin;
 }
 
-/* Of what copies made of, or leave in, the host's memory: the value they copy;
- * null: x is no such. */
+/* Returns the value of which x is a copy from or to host memory; null: none. */
 static Node *copied_from(const Node *x)
 {
     Node *from = x->op == Oreload ? storage(x->in[0]) : (Node *)(uintptr_t)x;
@@ -111,8 +110,8 @@ int is_gradient(const Node *n)
     return n->op == Oaccum && (n->of || n->scope->part == PARTgrad);
 }
 
-/* By where they lie. Outputs are read when the program has ended, gradients too
- * (by tests; they are there at the peak in any case). */
+/* Returns the values kept to the end, by storage: outputs, which are read after
+ * the program, and gradients (for tests; they are live at the peak anyway). */
 static Table *find_kept(Arena *a, const Graph *g)
 {
     Table *kept = table_new(a);
@@ -132,7 +131,7 @@ int name_values(Arena *a, const Graph *g, Group *const *k, int n)
 {
     Arena *scratch = arena_new();
     Table *numbers = table_new(scratch), *kept = find_kept(scratch, g);
-    int64_t *bytes = NULL; /* vec: by number */
+    int64_t *bytes = NULL; /* vec: [value] */
     int count = 0;
 
     for (int i = 0; i < n; i++) {
@@ -180,7 +179,7 @@ static int *phases_of(Arena *a, const Program *prog)
     return phase;
 }
 
-/* The calls of a stage that name live. */
+/* Records that a call of a stage names live. */
 static void note_call(const Alloc *alloc, Live *live, int instr)
 {
     const Phase *p = alloc->rows ? phase_at(alloc, instr) : NULL;
@@ -196,8 +195,8 @@ static void note_call(const Alloc *alloc, Live *live, int instr)
         live->used[n - 1].last = instr;
 }
 
-/* Until another instruction may have its place. What a call's last row leaves
- * on another stream goes on beside rows of other calls. */
+/* Extends the time for which live's place is occupied by another stream. An
+ * instruction of a call's last row may run beside rows of other calls. */
 static void hold(const Alloc *alloc, Live *live, int instr)
 {
     int until = (live->host ? alloc->there : alloc->behind)[instr] - 1;
@@ -211,7 +210,7 @@ static void hold(const Alloc *alloc, Live *live, int instr)
         live->outside = 1;
 }
 
-/* Index of the stored value's life; -1: it has none. */
+/* Returns the index of a stored value's life; -1: none. */
 static int life_of(const Layout *layout, const Node *stored)
 {
     int i = stored->mark - 1;
@@ -222,15 +221,16 @@ static int life_of(const Layout *layout, const Node *stored)
                : -1;
 }
 
-/* Does the first run of its phase store value, to which the others add? */
+/* Does the first run of its phase store the value, and the others
+ * accumulate? */
 static int stores(const Alloc *alloc, const NamedValue *value, int instr)
 {
     return alloc->group[instr]->instr.store_first &&
            value->stored->op == Oaccum;
 }
 
-/* Is it a join of the last run alone? Parts end there, and the whole is there
- * to the end of the phase: other runs have parts in it. */
+/* Is it a join only in the last run? Its parts end there, and the whole lives
+ * to the end of the phase, since parts of other runs are in it. */
 static int joins_last(const Alloc *alloc, int instr)
 {
     const Instr *s = &alloc->group[instr]->instr;
@@ -238,15 +238,15 @@ static int joins_last(const Alloc *alloc, int instr)
     return s->kind == Ijoin && s->last_only;
 }
 
-/* ... in the last row of a call: parts are there up to it in all rows, the
- * whole from there on, in one place. */
+/* Is it a join in the last row of a call? Parts live up to it in all rows, the
+ * whole from there on, in the same place. */
 static int joins_in_call(const Alloc *alloc, int instr)
 {
     return alloc->rows && joins_last(alloc, instr) &&
            !phase_at(alloc, instr)->repeat;
 }
 
-/* Is live a part of what such a join makes, or that? */
+/* Is live a part or the result of such a join? */
 static int meets_in_call(const Alloc *alloc, const Live *live)
 {
     int join = live->within >= 0 ? live->last : live->born;
@@ -256,7 +256,7 @@ static int meets_in_call(const Alloc *alloc, const Live *live)
             live->node == storage(alloc->group[join]->arg[0]));
 }
 
-/* The instruction at which what value names here first is born. */
+/* Returns the instruction at which a value first named here is born. */
 static int birth(const Alloc *alloc, const NamedValue *value, int instr)
 {
     return stores(alloc, value, instr) ? phase_at(alloc, instr)->first : instr;
@@ -310,7 +310,8 @@ static void add_scratch(Alloc *alloc, int instr)
     vec_push(alloc->arena, alloc->layout->live, x);
 }
 
-/* The next run of a phase needs again what was there when it began. */
+/* Extends values from before a repeated phase to its end: the next run needs
+ * them. */
 static void outlast_repeats(Alloc *alloc)
 {
     for (size_t i = 0; i < vec_len(alloc->layout->live); i++) {
@@ -369,7 +370,7 @@ static void find_parts(Alloc *alloc)
     }
 }
 
-/* A bucket's place is taken when the first of its parts is born. */
+/* A bucket's place is occupied from the birth of its first part. */
 static void start_places(Alloc *alloc)
 {
     for (int i = 0; i < alloc->layout->n; i++)
@@ -384,8 +385,8 @@ static void start_places(Alloc *alloc)
 
 /* ---- stacks -------------------------------------------------------------- */
 
-/* The stack where live lies; one that is not there yet is as live, but higher.
- * */
+/* Returns the stack of live; a new one is a copy of live with the stack's
+ * height. */
 static int stack_of(Alloc *alloc, int first, const Live *live)
 {
     const Node *map = live->node->map;
@@ -404,7 +405,7 @@ static int stack_of(Alloc *alloc, int first, const Live *live)
     return i;
 }
 
-/* A stack is there as long as any of its values. */
+/* Creates stacks, which live as long as any of their values. */
 static void make_stacks(Alloc *alloc)
 {
     int count = (int)vec_len(alloc->layout->live);
@@ -441,7 +442,7 @@ static void take_over(Alloc *alloc, int instr)
             continue;
         in = layout_root(alloc->layout, in);
         Live *x = &alloc->layout->live[out], *y = &alloc->layout->live[in];
-        /* A gradient may be reduced over ranks where it lies. */
+        /* A gradient may be reduced over ranks in place. */
         int apart = alloc->prog->instr[instr].issue.stream && !y->host;
         int free = y->last == instr && !y->stack &&
                    (!y->kept || group->fam == FAMcomm) &&
@@ -481,17 +482,17 @@ static Load load_of(Arena *arena, const Alloc *a, const Rect *rect, int n)
     return l;
 }
 
-/* Of one arena: one with a place of its own, outside of calls? */
+/* Is live in this arena, with its own fixed place, outside calls? */
 static int is_apart(const Live *live, int host)
 {
     return live->same < 0 && live->within < 0 && live->host == host &&
            (!live->used || live->outside);
 }
 
-/* Of a stage, the private part of its calls and the frames are a rectangle
- * each, as long as its table. The bound takes each row by itself: the frames
- * alive, what the row's call needs, and what lives through the table. What
- * another program takes anyway is low enough. */
+/* Places an arena's values. The private part of a stage's calls and its frames
+ * are a rectangle each, as long as the table. The bound is the maximum over
+ * rows of live frames, the call's private part, and values that live through
+ * the table. A height within another program's peak is low enough. */
 static Packed place(Alloc *a, int host)
 {
     Layout *l = a->layout;

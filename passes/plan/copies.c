@@ -1,31 +1,31 @@
-/* copies.c: when copies between the memories of device and host run. One to the
- * host begins behind the kernel that makes its value. One from it is begun so
- * early that it should be done when its first reader comes, by the predicted
- * times of what computes until then and of the copies behind it on their
- * stream; no earlier, since its bytes of the device are taken from there.
+/* copies.c: places copies between device and host memory. A copy to the host
+ * starts after the kernel that computes its value. A copy from the host starts
+ * early enough to end before its first reader, by the predicted times of the
+ * computation until then and of the later copies of its stream; no earlier,
+ * since it occupies device memory from its start.
  *
  *     compute   a    b    c    d    e       e reads reload x
  *     copy       x ----
  *     reload              x -----
  *
- * An update takes less time than the copies of what it needs. Those of each are
- * begun as the update before it is, so that their streams never rest and the
- * bytes of few are taken:
+ * An update takes less time than the copies of its operands. These start with
+ * the update before it, so that the copy streams are always busy and the bytes
+ * of few updates are occupied:
  *
  *     compute         a        b        c
  *     reload    a --- b ------ c ------ d ---
  *     copy            a ------ b ------ c ---
  *
- * With updates on the host's processors the phase has another order
+ * A phase with updates on the host's processors has another order
  * (update_order.c).
  *
- * Copies stand aside while collectives are put in order. */
+ * Copies are removed while collectives are ordered. */
 #include "plan.h"
 
-enum { EARLY = 8 }; /* a reload begins an EARLYth of its time too early */
+enum { EARLY = 8 }; /* a reload starts 1/EARLY of its time too early */
 
 struct OffloadCopies {
-    Group ***of; /* by phase: vec */
+    Group ***of; /* [phase]: vec */
 };
 
 static int copies_value(const Group *group)
@@ -58,15 +58,15 @@ OffloadCopies *take_copies(ProgramBuilder *builder)
     return any ? x : NULL;
 }
 
-/* ---- places among the others --------------------------------------------- */
+/* ---- places -------------------------------------------------------------- */
 
 typedef struct PhaseCopies {
     ProgramBuilder *m;
     Phase *phase;
-    double *start; /* by instruction of the phase: seconds from its beginning */
+    double *start; /* [instruction]: seconds since the start of the phase */
     Table *made;   /* value -> 1 + the instruction that stores it last */
-    Table *read;   /* value -> 1 + the first that reads it */
-    int *at;       /* by copy: the instruction before which it runs */
+    Table *read;   /* value -> 1 + the first one that reads it */
+    int *at;       /* [copy]: the instruction before which it runs */
 } PhaseCopies;
 
 static Group *group_at(const PhaseCopies *copies, int i)
@@ -109,7 +109,7 @@ static int found(Table *t, const Group *group, const Node *n)
     return i;
 }
 
-/* Where the copy to the host stands that group brings back; 0: in another
+/* Returns the place of the copy to the host that group reloads; 0: another
  * phase. */
 static int place_of_offload(const PhaseCopies *copies, Group *const *v,
                             const Group *group)
@@ -120,7 +120,8 @@ static int place_of_offload(const PhaseCopies *copies, Group *const *v,
     return 0;
 }
 
-/* Behind all updates but the last before it, whose reader is `at`. */
+/* Returns the place of a state's reload: with the update before its reader
+ * `at`. */
 static int place_of_state(const PhaseCopies *copies, Group *const *v, int at)
 {
     int before = 1;
@@ -134,8 +135,8 @@ static int place_of_state(const PhaseCopies *copies, Group *const *v, int at)
     return before < at ? before : at;
 }
 
-/* From the last on: each is there when it is read first, and its stream is free
- * for the one behind it. */
+/* Places reloads from the last on: each ends before its first reader, and
+ * before the next one of its stream starts. */
 static void place_reloads(PhaseCopies *copies, Group *const *v)
 {
     double next = HUGE_VAL;
@@ -220,7 +221,7 @@ static Group **put_phase(ProgramBuilder *builder, Phase *phase, Group *const *v,
 
 /* ---- phases of copies ---------------------------------------------------- */
 
-/* 1 + the phase that names a value first. */
+/* Returns value -> 1 + the first phase that names it. */
 static Table *first_phases(const ProgramBuilder *builder,
                            const Program *program)
 {
@@ -239,8 +240,8 @@ static Table *first_phases(const ProgramBuilder *builder,
     return t;
 }
 
-/* What of post reads a state may stand in a body that runs once (overlap.c) by
- * now: what it reads is copied there. */
+/* Assigns copies to phases. A reader of post may be in a body that runs once
+ * (overlap.c); its operands are then copied there. */
 static Group ***copies_by_phase(const ProgramBuilder *builder,
                                 const Program *program,
                                 const OffloadCopies *copies)

@@ -1,16 +1,16 @@
-/* gathers.c: parameters that ranks hold in shards are gathered for the forward
- * and again, from a parameter with `again`, for the backward (zero3.c). What
- * the forward's would be kept for reads the backward's:
+/* gathers.c: sharded parameters are gathered for the forward and again, from a
+ * parameter with `again`, for the backward (zero3.c). Backward readers use the
+ * second gather:
  *
  *     %q  = dot %x %w                  %q  = dot %x %w
  *     %q' = dot %x %w        =>        %q' = dot %x %w'       again
  *     %dx = dot %dq %w'                %dx = dot %dq %w'
  *
- * Where the backward follows so soon that nothing is gained by letting the
- * first go (the weight of the head), both read the forward's. */
+ * If the backward follows so soon that freeing the first gather saves nothing
+ * (the weight of the head), both use it. */
 #include "plan.h"
 
-/* The parameter that n is made of alone; null: it is not. */
+/* Returns the parameter of which n is made; null: n has other operands. */
 static const Node *gathered(const Node *n)
 {
     for (; n->op != Oparam; n = n->in[0]) {
@@ -34,7 +34,7 @@ static int same_gather(const Node *a, const Node *b)
            (a->op == Oparam || same_gather(a->in[0], b->in[0]));
 }
 
-/* The slot of what is gathered as n is. */
+/* Returns the slot for gathers equal to n. */
 static void **gather_at(Table *twin, const Node *n)
 {
     uint64_t h = attrs_hash(n->op, n);
@@ -58,8 +58,8 @@ int is_rebuilt(const Node *n)
     return n->again && n->reg == REGbody && !gathered_again(n);
 }
 
-/* Is n made before what reads its twin: in the same call, or a forward? A
- * backward of two calls may gather for what it makes anew in each. */
+/* Does n precede the readers of its twin: in the same call, or in a forward? A
+ * backward of two calls may gather for nodes that it computes in each. */
 static int is_before(const Graph *g, const Node *n, const Node *twin)
 {
     return twin &&

@@ -1,34 +1,33 @@
-/* host_update.c: which updates of the optimizer run where what they update
- * waits, on the host's processors. An update of the device brings masters and
- * moments in and takes them back; one of the host takes the gradient out and
- * brings new parameters in, and its processors read and write the rest where it
- * lies:
+/* host_update.c: chooses optimizer updates that run on the host's processors,
+ * beside their offloaded states. An update on the device copies masters and
+ * moments in and out; an update on the host copies the gradient out and the new
+ * parameter in, and its processors access the states in host memory:
  *
  *     device    in   m v master                host    out  gradient
  *               out  m v master                        in   parameter
  *
- * Link and processors work side by side, so the least time has some updates
- * here, others there; copies and processors share the host's memory. With
- * train.update=auto they are dealt out in their order, each to where the
- * longest of the four (what goes in, out, what processors do, what memory does)
- * is least with it, unless all in one place take less. Small ones stay: they
- * take as many launches there, and there is more to these than is predicted.
+ * Link and processors work in parallel, so a mix of both has the smallest time;
+ * copies and processors share the host's memory. train.update=auto assigns
+ * updates in order, each to the side that minimizes the longest of four times
+ * (copies in, copies out, processors, memory), unless all on one side take
+ * less. Small updates stay on the device: they need as many launches on the
+ * host, which cost more than predicted.
  *
- * Only what is elementwise may leave: a device adds up in another order; and of
- * that, what has the same bits there. */
+ * Only elementwise updates can move, since a device sums in another order, and
+ * only those with equal bits on the host. */
 #include "../../ir/settings/keys.h"
 #include "plan.h"
 
-enum { SMALL = 16 }; /* launches: what takes less stays, if it may */
+enum { SMALL = 16 }; /* launches: shorter updates stay on the device */
 
-typedef struct UpdateLoad { /* seconds; memory: of the host's */
+typedef struct UpdateLoad { /* seconds; memory: of host memory */
     double in, out, host, memory;
 } UpdateLoad;
 
 typedef struct Update {
     Group *group;
-    UpdateLoad device, host; /* if it runs there */
-    int moves;               /* it is to run on the host */
+    UpdateLoad device, host; /* load if it runs there */
+    int moves;               /* it runs on the host */
 } Update;
 
 static int is_hosted_write(const Node *n)
@@ -62,7 +61,7 @@ static int is_update(const Group *group)
     return writes;
 }
 
-/* ---- what it takes ------------------------------------------------------- */
+/* ---- loads --------------------------------------------------------------- */
 
 static double secs_of(const Graph *g, const Node *n)
 {
@@ -70,12 +69,12 @@ static double secs_of(const Graph *g, const Node *n)
 }
 
 typedef struct UpdateBytes {
-    double all, hosted; /* read and written; of that, what lies in the host's
-                           memory before and behind a step */
+    double all, hosted; /* bytes read and written; hosted: those in host memory
+                           before and after a step */
 } UpdateBytes;
 
-/* What is read: of the host's memory, or of the device's. Numbers without axes
- * are copied once for all updates. */
+/* Adds bytes read from host or device memory. Scalars are copied once for all
+ * updates. */
 static void add_reads(const Graph *g, Update *update, UpdateBytes *bytes)
 {
     for (int i = 0; i < update->group->nin; i++) {
@@ -103,8 +102,8 @@ static void add_writes(const Graph *g, Update *update, UpdateBytes *bytes)
     }
 }
 
-/* Copies pass through the host's memory once; what came by one is read there
- * again, what goes by one was written. */
+/* Adds host memory traffic: copies once; copied operands are read again, copied
+ * results are written. */
 static void add_memory(const Graph *g, Update *update, UpdateBytes bytes)
 {
     update->host.host = host_secs(g, bytes.all);
@@ -129,7 +128,7 @@ static Update *find_updates(const Graph *g, Arena *a, Group *const *group)
     return all;
 }
 
-/* ---- where --------------------------------------------------------------- */
+/* ---- assignment ---------------------------------------------------------- */
 
 static UpdateLoad plus(UpdateLoad a, UpdateLoad b)
 {
@@ -147,7 +146,7 @@ static double small_secs(const Graph *g)
     return SMALL * machine_of(g)->launch;
 }
 
-/* May it leave, unasked? */
+/* May the update move by default? */
 static int may_leave(const Graph *g, const Update *update)
 {
     return longest(update->device) > small_secs(g);
@@ -176,7 +175,7 @@ static double deal_out(const Graph *g, Update *update)
     return longest(sum);
 }
 
-/* Those that go to the host: none, all that may leave unasked, all. */
+/* Updates that move to the host: none, all that may by default, all. */
 enum { MOVEnone, MOVEmost, MOVEall };
 
 static double move(const Graph *g, Update *update, int which)
@@ -222,7 +221,8 @@ static void move_there(const Graph *g, const Update *update)
         1e3 * fmax(update->device.in, update->device.out));
 }
 
-/* If link and processors end at once, and nothing else took them. */
+/* Returns the time if link and processors end together and are used for nothing
+ * else. */
 double hosted_secs(const Graph *g, double bytes)
 {
     double link = copy_secs(g, bytes), there = host_secs(g, 2 * bytes);

@@ -1,56 +1,54 @@
-/* pack.c: offsets for buffers whose lifetimes are known beforehand.
+/* pack.c: assigns offsets to buffers with known lifetimes.
  *
- * A buffer is a rectangle: so many bytes high, alive from time `born` to time
- * `dies`. The packer slides the rectangles up and down until none overlap and
- * the whole is as low as possible ("offline dynamic storage allocation"). No
- * packing is lower than the largest sum of bytes alive at one time, the bound;
- * a packing as low as the goal, or within 0.5 % of the bound, is good enough
- * and ends the work. In order:
+ * A buffer is a rectangle with a height in bytes, live from time `born` to time
+ * `dies`. The packer chooses offsets so that no rectangles overlap and the
+ * total height is minimal ("offline dynamic storage allocation"). The lower
+ * bound is the largest sum of live bytes at one time; a packing as low as the
+ * goal, or within 0.5 % of the bound, ends the work. In order:
  *
- *   skyline    again and again the rectangle that can lie lowest on what is
- *              already there, in some order among equals; n log n
- *   search     pack_search.c, for small instances: in each order for a while,
- *              then in orders of chance, since how long one takes differs by
- *              orders of magnitude
- *   squeeze    the skyline again, with the rectangles that stick out moved to
- *              the front of the order
+ * skyline repeatedly places the rectangle that fits lowest on those already
+ *              placed, in some order among equals; n log n
+ * search pack_search.c, for small instances: each order for a while, then
+ *              random orders, since their times differ by orders of magnitude
+ * squeeze the skyline again, with the rectangles above the aim moved to the
+ *              front of the order
  *
- * Where some offsets are fixed: first fit around them.
+ * If some offsets are fixed: first fit around them.
  *
- * Nothing here looks at a clock: work is counted, so a plan is the same on
- * every machine. */
+ * Work is counted instead of measured, so a plan is the same on every
+ * machine. */
 #include "pack.h"
 
 #include <limits.h>
 
 enum {
     ALIGN = 256,
-    FEW = 2000,      /* so many may be searched */
-    SHORT = 1 << 17, /* units of a search */
-    IDLE = 4         /* rounds without progress before giving up */
+    FEW = 2000,      /* most rectangles of a search */
+    SHORT = 1 << 17, /* work units of a short search */
+    IDLE = 4         /* rounds without progress before the end */
 };
 
 typedef struct PackItem {
     int id;       /* index of its Rect */
-    int lo, hi;   /* first and last section it is alive in */
-    int64_t time; /* from birth to death */
+    int lo, hi;   /* first and last section of its life */
+    int64_t time; /* length of its life */
     int64_t size, fixed, off;
-    int64_t load; /* the largest of its sections */
+    int64_t load; /* largest load of its sections */
 } PackItem;
 
 typedef struct Pack {
     Arena *arena;
     PackItem *item;
-    int count; /* without the empty ones */
+    int count; /* rectangles that are not empty */
     int nfixed;
     int nsec;
     int64_t goal;          /* 0: near the bound */
-    int64_t bound, height; /* height: of the best so far */
-    uint64_t chance;       /* state of what is chosen by chance */
+    int64_t bound, height; /* height: the best so far */
+    uint64_t chance;       /* state of the random generator */
     int64_t *best;
     const char *how;
-    int64_t work;           /* units left */
-    struct SkylineRun *run; /* skyline's room, used again and again */
+    int64_t work;           /* remaining work units */
+    struct SkylineRun *run; /* the skyline's memory, reused */
     Keyed *low;
 } Pack;
 
@@ -59,7 +57,7 @@ static int64_t max64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* What is good enough. */
+/* Returns the height that ends the work. */
 static int64_t aim(const Pack *pack)
 {
     return pack->goal ? pack->goal : pack->bound + pack->bound / 200;
@@ -72,8 +70,8 @@ static int good(const Pack *pack)
 
 /* ---- sections ------------------------------------------------------------ */
 
-/* Times become sections: a new one starts where something is born after
- * something died, so every section is a largest set of what lives together. */
+/* Divides time into sections: a new one starts at a birth after a death, so
+ * every section is a maximal set of rectangles that live together. */
 static void cut_sections(Pack *pack, const Rect *rect)
 {
     Keyed *e = alloc(pack->arena, sizeof *e * (size_t)(2 * pack->count + 1));
@@ -141,7 +139,7 @@ static int64_t height_of(const Pack *pack)
 
 /* ---- orders -------------------------------------------------------------- */
 
-/* What comes first: Size, Length, Area, Total load around it, most first; the
+/* Sort keys of orders: Size, Length, Area, Total load around it, largest first;
  * earliest Born. */
 static const char *const orders[] = {
     "LAT", "TAL", "AST", "BS", "LS", "SLA", "TLA",
@@ -175,7 +173,7 @@ static int by_rank(const void *x, const void *y)
     return a->rect - b->rect;
 }
 
-/* seq[k] = the item that comes k-th. */
+/* Sorts items: seq[k] is the item at place k. */
 static void sort_items(Pack *pack, const char *how, int *seq)
 {
     SortKey *r = alloc(pack->arena, sizeof *r * (size_t)pack->count);
@@ -190,18 +188,18 @@ static void sort_items(Pack *pack, const char *how, int *seq)
         seq[i] = r[i].rect;
 }
 
-/* ---- what fits into a span ----------------------------------------------- */
+/* ---- rectangles within a span -------------------------------------------- */
 
-/* The rectangles not yet placed, as leaves of a binary tree in the order of
- * their (lo, hi) with the bits interleaved, so that a subtree is a small box of
- * lives. Each node knows its box and the best rank in it. */
+/* The unplaced rectangles as leaves of a binary tree ordered by (lo, hi) with
+ * interleaved bits, so that a subtree is a small box of lifetimes. Each node
+ * has its box and the best rank in it. */
 typedef struct LifeBox {
     int best, minlo, maxlo, minhi, maxhi;
 } LifeBox;
 typedef struct Tree {
     int half;
     LifeBox *at; /* root 1, leaves half..2 half - 1 */
-    int *leaf;   /* of each item */
+    int *leaf;   /* [item] */
 } Tree;
 
 static const LifeBox nothing = { INT_MAX, INT_MAX, -1, INT_MAX, -1 };
@@ -271,7 +269,8 @@ static void take(Tree *tree, int item)
         join(tree, x);
 }
 
-/* The best rank below x among lives within [lo, hi], if better than `best`. */
+/* Returns the best rank below x among lifetimes within [lo, hi], if better than
+ * `best`. */
 static int best_within(Pack *pack, const Tree *tree, int x, int lo, int hi,
                        int best)
 {
@@ -290,7 +289,7 @@ static int best_within(Pack *pack, const Tree *tree, int x, int lo, int hi,
 
 /* ---- skyline ------------------------------------------------------------- */
 
-/* A run of sections [i, end] of one height, kept at index i; linked. */
+/* A run of sections [i, end] of one height, stored at index i; linked. */
 typedef struct SkylineRun {
     int end, prev, next;
     int64_t top;
@@ -298,8 +297,7 @@ typedef struct SkylineRun {
 
 typedef struct Skyline {
     SkylineRun *run;
-    Heap
-        low; /* runs by height; an entry counts while its run has that height */
+    Heap low; /* runs by height; valid while the run has that height */
 } Skyline;
 
 static void push_run(Pack *pack, Skyline *skyline, int run)
@@ -307,7 +305,7 @@ static void push_run(Pack *pack, Skyline *skyline, int run)
     heap_add(pack->arena, &skyline->low, skyline->run[run].top, run);
 }
 
-/* Let run i swallow the next one. */
+/* Merges the next run into run i. */
 static void swallow(Skyline *skyline, int i)
 {
     int j = skyline->run[i].next;
@@ -319,7 +317,7 @@ static void swallow(Skyline *skyline, int i)
     skyline->run[j].top = -1;
 }
 
-/* Run i has a new height: one run with neighbours of the same height. */
+/* Merges run i with neighbours of its new height. */
 static void settle(Pack *pack, Skyline *skyline, int i)
 {
     SkylineRun *run = skyline->run;
@@ -333,7 +331,7 @@ static void settle(Pack *pack, Skyline *skyline, int i)
     push_run(pack, skyline, i);
 }
 
-/* Cut run i before section s; returns the second part. */
+/* Splits run i before section s. Returns the second part. */
 static int cut_run(Skyline *skyline, int i, int s)
 {
     SkylineRun *run = skyline->run;
@@ -359,7 +357,7 @@ static void put_on(Pack *pack, Skyline *skyline, int i, PackItem *item)
     settle(pack, skyline, i);
 }
 
-/* Nothing fits into the lowest run: fill it up to its lower neighbour. */
+/* Raises the lowest run, into which nothing fits, to its lower neighbour. */
 static void fill_up(Pack *pack, Skyline *skyline, int i)
 {
     SkylineRun *run = skyline->run;
@@ -400,7 +398,8 @@ static int64_t skyline(Pack *pack, Tree *tree, const int *seq, const char *how)
 
 /* ---- first fit ----------------------------------------------------------- */
 
-/* Lowest place for item among the n placed, sorted by offset. */
+/* Returns the lowest offset for item among the n placed ones, sorted by
+ * offset. */
 static int64_t lowest_gap(Pack *pack, PackItem *const *placed, int n,
                           const PackItem *item)
 {
@@ -425,7 +424,7 @@ static void insert(PackItem **placed, int n, PackItem *item)
     placed[n] = item;
 }
 
-/* Around the fixed ones; the rest in order. */
+/* First fit around the fixed rectangles; the others in order. */
 static void firstfit(Pack *pack, const int *seq)
 {
     PackItem **placed =
@@ -447,8 +446,7 @@ static void firstfit(Pack *pack, const int *seq)
 
 /* ---- squeeze ------------------------------------------------------------- */
 
-/* What reaches above the aim goes first next time, and drags the others along:
- * each such item moves to half its place in the order. */
+/* Moves each item that reaches above the aim to half its place in the order. */
 static void promote(Pack *pack, int *seq, int64_t aim)
 {
     SortKey *r = alloc(pack->arena, sizeof *r * (size_t)pack->count);
@@ -522,7 +520,7 @@ static int search(Pack *pack, const int *seq, int64_t cap, int64_t limit)
     return ok;
 }
 
-/* Where the aim is out of reach half the way may not be. */
+/* Searches below the aim, and halfway to it if that fails. */
 static void search_in(Pack *pack, const int *seq, int64_t limit)
 {
     int64_t half = (pack->bound + pack->height) / 2;
@@ -537,8 +535,8 @@ static int64_t below(Pack *pack, int64_t n)
     return (int64_t)((pack->chance >> 33) % (uint64_t)n);
 }
 
-/* About 1024 times the logarithm to the base 2 of x > 0: of integers, so the
- * same on every machine. */
+/* Returns about 1024 log2(x), x > 0, by integers, so it is equal on every
+ * machine. */
 static int64_t log_of(int64_t x)
 {
     int bits = 0;
@@ -549,7 +547,7 @@ static int64_t log_of(int64_t x)
            ((bits > 10 ? x >> (bits - 10) : x << (10 - bits)) & 1023);
 }
 
-/* By a product of powers of length, size, load, and of chance. */
+/* Sorts by a product of powers of length, size, load and a random number. */
 static void sort_by_chance(Pack *pack, int *seq)
 {
     Arena *a = arena_new();
@@ -581,8 +579,8 @@ static void search_all(Pack *pack, int *const *seq)
     for (int64_t limit = SHORT; limit <= 32 * SHORT; limit *= 2)
         for (int k = 0; k < NORDER && pack->work > limit && !good(pack); k++)
             search_in(pack, seq[k], limit);
-    /* Half of the work in short searches, a quarter in those of twice as much,
-       and so on. */
+    /* Half of the work goes to short searches, a quarter to searches twice as
+       long, and so on. */
     for (int i = 1; pack->work > SHORT && !good(pack); i++) {
         int64_t limit = SHORT;
         for (int k = i; k % 4 == 0; k /= 4)

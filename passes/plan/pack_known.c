@@ -1,11 +1,10 @@
-/* pack_known.c: a packing is made once in a compile. Stages in the middle of a
- * pipeline keep as many values as one another, for other times, and copies of a
- * stage (fit.c) often the same: the same rectangles come again and again, and
- * those that take a search (pack_search.c) take most of the time of alloc. */
+/* pack_known.c: stores packings of a compile. Middle stages of a pipeline, and
+ * copies of a stage (fit.c), often have equal rectangles, and searches
+ * (pack_search.c) take most of the time of alloc. */
 #include "plan.h"
 
 typedef struct KnownPacking {
-    Rect *rect; /* offset: the result */
+    Rect *rect; /* with the resulting offsets */
     int n;
     int64_t goal, work;
     Packed packed;

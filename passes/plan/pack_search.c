@@ -1,21 +1,21 @@
-/* pack_search.c: does a set of rectangles fit under a given height? A search
- * over canonical packings, after MiniMalloc (Moffitt, ASPLOS 2023).
+/* pack_search.c: searches for a packing below a given height, over canonical
+ * packings, after MiniMalloc (Moffitt, ASPLOS 2023).
  *
- * Slide every rectangle of a packing down until it rests on another or on the
- * ground, then list them by offset: each lies exactly as low as those listed
- * before it allow. So it is enough to try lists, lowest first. A branch is cut
+ * If every rectangle of a packing is moved down until it rests on another or on
+ * the ground, and they are listed by offset, each is exactly as low as those
+ * listed before it allow. So it is enough to try lists, lowest first. A branch
+ * is pruned
  *
- *   when some section cannot hold what is still to come: every rectangle alive
- *   there lies at least as high as the lowest of them can, and as the one
- *   tried,
- *   when another rectangle fits wholly below the one tried (it belongs first),
- *   when the one tried has nothing above it (then it cannot be to blame),
- *   and into independent parts when nothing spans the time between them.
+ * if a section cannot hold its remaining rectangles: each of them is at least
+ * as high as the lowest can be, and as the one tried, if another rectangle fits
+ * wholly below the one tried (it comes first), if the one tried has nothing
+ * above it (it is not the cause of a failure), and divided into independent
+ * parts if nothing spans the time between them.
  *
- * Costs are counted in rectangles and sections looked at. */
+ * Work is counted in rectangles and sections visited. */
 #include "pack.h"
 
-/* A lifted rectangle's old low, or ~item: a rectangle placed. */
+/* Old `low` of a raised rectangle, or ~item: a placed rectangle. */
 typedef struct UndoEntry {
     int item;
     int64_t low;
@@ -27,19 +27,19 @@ typedef struct PackSearch {
     int count; /* born, dies: sections */
     int nsec;
     int64_t cap, work;
-    int64_t *low; /* lowest offset each may still take */
+    int64_t *low; /* lowest offset that each can still take */
     char *done;
-    int *todo;      /* parts of the work are runs of this */
+    int *todo;      /* independent parts are runs of this */
     int *list, *at; /* rectangles of section s: list[at[s]..) */
-    int *first;     /* by birth: where each section's start */
+    int *first;     /* [section]: first rectangle by birth */
     int *order;
-    int *witness;   /* one that proves section s can still fit */
-    int64_t *rest;  /* bytes still to come in each section */
-    int *cross;     /* still to come, alive in s and s + 1 */
-    UndoEntry *old; /* vec: to be undone */
+    int *witness;   /* [section]: one that proves that it can still fit */
+    int64_t *rest;  /* [section]: remaining bytes */
+    int *cross;     /* [s]: remaining rectangles live in s and s + 1 */
+    UndoEntry *old; /* vec: undo log */
 } PackSearch;
 
-/* What has been tried last at this depth, or placed last before. */
+/* The rectangle tried last at this depth, or placed last before. */
 typedef struct Mark {
     int64_t low;
     int i;
@@ -50,7 +50,7 @@ static int after(Mark a, Mark b)
     return a.low != b.low ? a.low > b.low : a.i > b.i;
 }
 
-/* ---- the sections -------------------------------------------------------- */
+/* ---- sections ------------------------------------------------------------ */
 
 static void list_sections(PackSearch *search)
 {
@@ -82,7 +82,8 @@ static void list_sections(PackSearch *search)
     }
 }
 
-/* Can what is to come in section k still fit above where it must start? */
+/* Can the remaining rectangles of section k still fit above their lowest
+ * start? */
 static int section_fits(PackSearch *search, int k, int64_t level)
 {
     int64_t most = search->cap - search->rest[k];
@@ -106,7 +107,7 @@ static int section_fits(PackSearch *search, int k, int64_t level)
     return 0;
 }
 
-/* ---- one placement ------------------------------------------------------- */
+/* ---- placement ----------------------------------------------------------- */
 
 typedef struct Reach {
     int lo, hi, above;
@@ -139,8 +140,8 @@ static void count(PackSearch *search, int i, int sign)
         search->cross[k] += sign;
 }
 
-/* Put i at its low; zero when that cannot lead anywhere, to be undone then.
- * reach->above: something still to come lies above i. */
+/* Places i at its low. Returns 0 if that cannot succeed; the caller undoes it.
+ * reach->above: a remaining rectangle is above i. */
 static int place(PackSearch *search, int i, Reach *reach)
 {
     const Rect *rect = &search->rect[i];
@@ -183,8 +184,8 @@ static int sections_fit(PackSearch *search, Reach h, int64_t level)
 
 /* ---- the search ---------------------------------------------------------- */
 
-/* How high the next of todo[a..b) may lie: all that is still to come in a
- * section lies above it. */
+/* Returns the highest offset of the next of todo[a..b): all remaining
+ * rectangles of a section are above it. */
 static int64_t ceiling_of(PackSearch *search, int a, int b)
 {
     int from = search->nsec, to = -1;
@@ -201,8 +202,8 @@ static int64_t ceiling_of(PackSearch *search, int a, int b)
     return search->cap - most;
 }
 
-/* Next rectangle to try in todo[a..b): the lowest after `tried`, if that is not
- * above `ceiling` and no other fits wholly below it. -1: none left. */
+/* Returns the next rectangle to try in todo[a..b): the lowest after `tried`, if
+ * it is not above `ceiling` and no other fits wholly below it; -1: none. */
 static int choose(PackSearch *search, int a, int b, Mark tried, int64_t ceiling)
 {
     Mark best = { INT64_MAX, -1 };
@@ -224,7 +225,7 @@ static int choose(PackSearch *search, int a, int b, Mark tried, int64_t ceiling)
 
 static int solve(PackSearch *search, int a, int b, Mark last);
 
-/* Sort todo[a..b) into runs that share no section and solve each. */
+/* Divides todo[a..b) into runs that share no section and solves each. */
 static int solve_parts(PackSearch *search, int a, int b, Reach cut, Mark last)
 {
     for (int k = cut.lo; k < cut.hi; k++) {

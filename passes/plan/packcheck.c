@@ -1,13 +1,13 @@
-/* packcheck.c: is a packing right? A sweep through time that knows nothing of
- * how the offsets came about: when a rectangle is born it may meet none of
- * those alive. How many it meets is the number that begin below its end less
- * the number that end at or below its beginning; two counting trees over the
- * addresses answer that, n log n in all. */
+/* packcheck.c: checks a packing, independently of the packer, by a sweep
+ * through time: a new rectangle must not overlap a live one. The number of
+ * overlaps is the number that begin below its end minus the number that end at
+ * or below its beginning; two counting trees over the addresses give these, n
+ * log n in all. */
 #include "pack.h"
 
 enum { ALIGN = 256 };
 
-/* Counts at positions 1..n; sums of a beginning in log n. */
+/* Fenwick tree: counts at positions 1..n, prefix sums in log n. */
 typedef struct PrefixCounts {
     int n, *at;
 } PrefixCounts;
@@ -26,7 +26,7 @@ static int count_to(const PrefixCounts *counts, int i)
     return v;
 }
 
-/* Position of x among the n sorted addresses, from 1. */
+/* Returns the position of x among the n sorted addresses, from 1. */
 static int position(const int64_t *v, int n, int64_t x)
 {
     int lo = 0, hi = n;
@@ -45,7 +45,7 @@ typedef struct Moment {
     int i, dies;
 } Moment;
 
-/* Births before deaths: both ends of a life are included. */
+/* Sorts births before deaths: lifetimes are inclusive. */
 static int by_time(const void *x, const void *y)
 {
     const Moment *a = x, *b = y;

@@ -1,6 +1,5 @@
-/* pair.c: with fold.pair, or where fit.c predicts that it takes less time, den
- * and body take two micro-batches at once, so that one computes while the rows
- * of the other are on their way between ranks:
+/* pair.c: with fold.pair, or if fit.c predicts less time, den and body run two
+ * micro-batches at once, so that one computes while the other exchanges rows:
  *
  *     %a = attn ..         kernel=1     %a = attn ..         kernel=1
  *     %b = all_to_all %a   kernel=2     %b = all_to_all %a   kernel=2
@@ -12,29 +11,29 @@
  *                                       %h = accum %f %g
  *
  * A kernel that depends on data or accumulates gets a twin: the same nodes on
- * the second's inputs, whose sums go on where those of the first end. So each
- * sum has the terms and the order that it has without pairs, and no bit
- * changes. What depends on no data, as gathered weights, is made once for both.
- * The twins take turns behind collectives: up to one those of the first, then
- * the same of the second. overlap.c refines that.
+ * the second micro-batch's inputs, whose sums continue those of the first. So
+ * each sum has the same terms in the same order as without pairs, and no bit
+ * changes. Nodes that depend on no data, such as gathered weights, are shared.
+ * Twins alternate at collectives: the first micro-batch's kernels up to one,
+ * then the same of the second. overlap.c refines the order.
  *
- * Activations of both are alive at once: where a plan with pairs would have to
- * rebuild some, fit.c takes none. */
+ * Activations of both are live at once: fit.c chooses no pairs if a plan with
+ * pairs would have to recompute. */
 #include "plan.h"
 
 typedef struct Twins {
     Graph *g;
     Arena *arena;
-    char *depends;       /* by id: on data */
-    char *counts;        /* by id: a number of micro-batches, read in turn */
-    Node **last;         /* by an accumulator's id: where its sum ends */
-    Node **twin;         /* by id */
-    int nkernel, early;  /* early: that come before all others */
-    char *twice, *ends;  /* by kernel: it has a twin; it exchanges data */
-    int *first, *second; /* by kernel: new numbers, its and its twin's */
+    char *depends;       /* [id]: depends on data */
+    char *counts;        /* [id]: a micro-batch's own number */
+    Node **last;         /* [accumulator's id]: last node of its sum */
+    Node **twin;         /* [id] */
+    int nkernel, early;  /* early: kernels before all others */
+    char *twice, *ends;  /* [kernel]: it has a twin; it exchanges data */
+    int *first, *second; /* [kernel]: new numbers, its own and its twin's */
 } Twins;
 
-/* ---- what there is twice ------------------------------------------------- */
+/* ---- nodes with twins ---------------------------------------------------- */
 
 static int in_turn(const Node *n)
 {
@@ -46,8 +45,8 @@ static int is_micro(const Node *n)
     return n->op == Ostepval && n->at.stepval.name == STEPmicro;
 }
 
-/* Is it a sum over micro-batches, or (accumulate.c) one of a micro-batch that
- * lies where its first term does? */
+/* Is it a sum over micro-batches, or (accumulate.c) a micro-batch's sum in
+ * place of its first term? */
 static int is_total(const Node *n)
 {
     while (n->op == Oaccum && n->nin > 1)
@@ -76,14 +75,14 @@ static void add_twin(Twins *twins, const Node *n)
     twins->ends[n->kernel] |= n->kernel && optab[n->op].cls == COMM;
 }
 
-/* Does it have a twin, and what it adds to where that lies has none? */
+/* Has it a twin, but not the value to which it adds in place? */
 static int needs_place(const Twins *twins, const Node *n)
 {
     return n->op == Oaccum && n->nin > 1 && twins->depends[n->id] &&
            !twins->depends[n->in[1]->id];
 }
 
-/* What post reads is its own: no micro-batch's. */
+/* Finds numbers of a micro-batch; values read by post are not. */
 static void find_counts(Twins *twins)
 {
     for (size_t i = 0; i < vec_len(twins->g->node); i++) {
@@ -93,7 +92,8 @@ static void find_counts(Twins *twins)
     }
 }
 
-/* A kernel has a twin as a whole, so its nodes come to depend on data. */
+/* Finds kernels with twins. A kernel is copied as a whole, so all its nodes
+ * count as depending on data. */
 static void find_twice(Twins *twins)
 {
     for (int more = 1; more;) {
@@ -109,7 +109,7 @@ static void find_twice(Twins *twins)
     }
 }
 
-/* Where sums end that several nodes add to (accumulate.c). */
+/* Finds the ends of sums with several terms (accumulate.c). */
 static void find_ends(Twins *twins)
 {
     for (size_t i = vec_len(twins->g->node); i-- > 0;) {
@@ -122,9 +122,10 @@ static void find_ends(Twins *twins)
     }
 }
 
-/* ---- turns --------------------------------------------------------------- */
+/* ---- order --------------------------------------------------------------- */
 
-/* Up to an exchange the first's kernels, then their twins. */
+/* Orders kernels: those of the first micro-batch up to an exchange, then their
+ * twins. */
 static void take_turns(Twins *twins)
 {
     int next = twins->early, from = 1;
@@ -145,7 +146,7 @@ static Node *twin_of(const Twins *twins, Node *n)
     return twins->twin[n->id] ? twins->twin[n->id] : n;
 }
 
-/* "layers.0.attn.dot.2" as "layers.0.attn.dot'2.2". */
+/* Returns "layers.0.attn.dot'2.2" for "layers.0.attn.dot.2". */
 static const char *twin_name(Arena *a, const char *name)
 {
     const char *dot = strrchr(name, '.');
@@ -156,7 +157,7 @@ static const char *twin_name(Arena *a, const char *name)
     return intern(strf(a, "%.*s'2%s", stem, name, name + stem));
 }
 
-/* The number of the second's micro-batch: dp behind the first's. */
+/* Returns the number of the second micro-batch: that of the first plus dp. */
 static Node *second_micro(Twins *twins, Node *n)
 {
     Node *dp =
@@ -188,7 +189,8 @@ static Node *make_twin(Twins *twins, Node *n)
     return t;
 }
 
-/* Behind all nodes but those of post, of which this takes the second's sums. */
+/* Adds twins after all nodes except post, which then reads the second's
+ * sums. */
 static void make_twins(Twins *twins)
 {
     Node **old = twins->g->node, **post = NULL;

@@ -1,8 +1,8 @@
-/* price.c: what a value costs: the seconds to make it again, the micro-batches
- * that keep it at a time. Time is weighed against memory at a price,
- * Graph.price, which says how much of it is paid for a byte: fit.c finds the
- * least at which a program fits, or train.recompute states it. The seconds are
- * known before kernels and their order are: they weigh, they do not predict. */
+/* price.c: costs of a value: seconds to recompute it, and the number of
+ * micro-batches that keep it at a time. Graph.price is the time worth a byte:
+ * fit.c finds the smallest one at which a program fits, or train.recompute
+ * states it. The seconds are estimated before kernels and their order are
+ * known, for comparisons only. */
 #include "plan.h"
 
 Node *owner_of_bytes(Node *n)
@@ -17,7 +17,7 @@ int always_there(const Node *n)
     return optab[n->op].cls == SRC || n->reg != REGbody;
 }
 
-/* What bounds n's arithmetic. */
+/* Returns the machine's speed that limits n's arithmetic. */
 static Speed work_of(const Node *n)
 {
     switch (n->op) {
@@ -52,9 +52,10 @@ double seconds_of(const Graph *g, const Node *n)
                 cost.bytes / speed_at(speeds, SPEEDmemory, cost.bytes));
 }
 
-/* ---- what is kept -------------------------------------------------------- */
+/* ---- kept values --------------------------------------------------------- */
 
-/* Rows of the stage's table between which a call's values are kept. */
+/* Returns the most micro-batches live between two calls of the stage's
+ * table. */
 static int most_alive(const Graph *g, int from, int to)
 {
     int load = 0, most = 1;
@@ -76,7 +77,7 @@ static int first_row(const Graph *g, int call)
     return (int)i;
 }
 
-/* last, by call: the last one that reads what it keeps. */
+/* Updates last [call]: the last call that reads its values. */
 static void keep(const Graph *g, int *last, const Node *x, const Node *reader)
 {
     int from = x->call - 1, to = reader->call - 1;

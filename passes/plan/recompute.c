@@ -1,5 +1,5 @@
-/* recompute.c: a forward value that the backward can make again of values that
- * are kept anyway is not kept:
+/* recompute.c: drops forward values that the backward can recompute from values
+ * that are kept anyway:
  *
  *     %h = silu %a                     %h   = silu %a           forward
  *     %y = mul %h %b             =>    %y   = mul %h %b
@@ -7,27 +7,28 @@
  *     %db = mul %dy %h                 %h'  = silu %a           again
  *                                      %db  = mul %dy %h'
  *
- * Elementwise ops, moves and products are made again. Sums and largest values
- * are kept, since they are small, and so is what came from other ranks: no
- * collective of a step runs twice. What only backward loop kernels read is made
- * inside these and costs nothing. What others read (products, attention,
- * collectives) has to be stored again, and a product costs its FLOPs: that is
- * done where the memory that it saves is worth the time (Graph.price). What
- * products of the forward multiply as numbers of 8 bits and scales is
- * dequantized for the backward alone: there, at no cost, from what is kept.
+ * Elementwise ops, moves and products can be recomputed. Sums and maxima are
+ * kept, since they are small, and so are values from other ranks: no collective
+ * of a step runs twice. A value that only backward loop kernels read is
+ * recomputed inside these at no cost. For other readers (products, attention,
+ * collectives) it has to be stored again, and a product costs its FLOPs: this
+ * is done if the saved memory is worth the time (Graph.price). Values that
+ * forward products read in FP8 are dequantized only for the backward: there, at
+ * no cost, from the quantized ones.
  *
- * Which values to keep is a minimum cut: what cannot be rebuilt hangs on the
- * source, what the backward reads hangs on the sink; keeping a value costs its
- * bytes, rebuilding it its seconds, at the price of a second in bytes. Of equal
- * bytes those are kept that lie in memory anyway: logits, not their exp. Copies
- * carry `again`, so that g_tidy never merges them with their originals.
+ * The choice is a minimum cut: values that cannot be recomputed are connected
+ * to the source, values read by the backward to the sink; keeping a value costs
+ * its bytes, recomputing it its seconds, converted to bytes by the price. Among
+ * equal bytes, values that are in memory anyway are kept: logits, not their
+ * exp. Copies have `again`, so that g_tidy never merges them with their
+ * originals.
  *
- * Marks of the model (scope.c) come before costs. What says keep() cannot be
- * rebuilt. What says recompute(), and what is of a module that train.recompute
- * names, cannot be kept where it can be rebuilt, attention's results too. Of
- * some modules that is all, of others what they hand to the rest of the forward
- * is as any other value, as in Megatron-Core (moe-recompute, its checkpoints
- * that keep outputs). */
+ * Marks of the model (scope.c) precede costs. A value of keep() is never
+ * recomputed. A value of recompute(), or of a module named by train.recompute,
+ * is never kept if it can be recomputed, results of attention included. Some
+ * modules include their outputs; the outputs of others are treated as any
+ * value, as in Megatron-Core (moe-recompute, its checkpoints that keep
+ * outputs). */
 #include "../../ir/settings/keys.h"
 #include "plan.h"
 
@@ -38,7 +39,7 @@ typedef struct Edge {
 
 typedef struct FlowNetwork { /* vertices: 2i in, 2i+1 out, then s, t */
     Arena *arena;
-    Edge **adj; /* vec per vertex */
+    Edge **adj; /* [vertex]: vec */
     int *level, *at, nv, s, t;
 } FlowNetwork;
 
@@ -54,7 +55,8 @@ static void edge(FlowNetwork *network, int u, int v, int64_t cap)
     vec_push(network->arena, network->adj[v], b);
 }
 
-/* Distances from s over edges with room; is t reached? */
+/* Computes distances from s over edges with residual capacity. Returns whether
+ * t is reached. */
 static int bfs(FlowNetwork *network, int *queue)
 {
     int head = 0, tail = 0;
@@ -95,8 +97,8 @@ static int64_t push_flow(FlowNetwork *network, int u, int64_t limit)
     return 0;
 }
 
-/* Of all minimum cuts the one nearest the sink, which rebuilds least: level 1
- * marks the vertices from which the sink can still be reached, others get 0. */
+/* Finds the minimum cut nearest the sink, which recomputes least: vertices from
+ * which the sink can still be reached get level 1, others 0. */
 static void sink_side(FlowNetwork *network, int *queue)
 {
     int head = 0, tail = 0;
@@ -133,11 +135,11 @@ static double max_flow(FlowNetwork *network)
     return sum;
 }
 
-/* ---- what the cut is about ----------------------------------------------- */
+/* ---- classification ------------------------------------------------------ */
 
-/* LIES: the forward has it in memory, whoever else reads it. LATE: it waits for
- * the backward, as the gradient of a head in slices does not. UNREAD: a product
- * of the forward multiplies the numbers that it is dequantized from. */
+/* LIES: the forward has it in memory for other readers too. LATE: it waits for
+ * the backward; the gradient of a sliced head does not. UNREAD: a forward
+ * product reads its quantized form. */
 enum {
     BACK = 1,
     STORED = 2,
@@ -149,8 +151,8 @@ enum {
     UNREAD = 128
 };
 
-/* A fallback has no more memory than its step and gathers all tokens: again in
- * the backward. */
+/* Can n be recomputed? In a fallback, which has no more memory than its step
+ * and gathers all tokens, gathers can too. */
 static int rebuildable(const Graph *g, const Node *n)
 {
     OpClass c = optab[n->op].cls;
@@ -165,9 +167,9 @@ static int rebuildable(const Graph *g, const Node *n)
            ((c == EW || c == MOVE) && pass_target(g)->loops(g, n));
 }
 
-/* ---- what is read -------------------------------------------------------- */
+/* ---- readers ------------------------------------------------------------- */
 
-/* Does n stand in a slice of a head (logits_chunks.c), of the forward? */
+/* Is n in a forward slice of a head (logits_chunks.c)? */
 static int is_of_slice(const Node *n)
 {
     for (int k = 0; k < n->nin; k++)
@@ -196,7 +198,8 @@ static void lie_operands(Node *n)
         owner_of_bytes(n->in[k])->mark |= LIES;
 }
 
-/* What a kernel multiplies the numbers of, down to these. */
+/* Marks x, of which a kernel reads the quantized form, and its operands down to
+ * that. */
 static void mark_unread(Node *x)
 {
     for (; x->op != Odequantize; x = x->in[0])
@@ -220,7 +223,7 @@ static void mark_lies(const Graph *g, Node *n)
         mark_unread(n->in[k]);
 }
 
-/* ---- what the model says ------------------------------------------------- */
+/* ---- marks of the model -------------------------------------------------- */
 
 /* Modules whose output is not kept either. */
 static const unsigned whole =
@@ -233,7 +236,7 @@ static unsigned modules_of(const Node *n)
     return (n->scope->marks & ~(unsigned)MARKSONE) | full;
 }
 
-/* A fallback has values of its own, and a price. */
+/* Returns the modules of train.recompute; a fallback has its own. */
 static unsigned modules_asked(const Graph *g)
 {
     return g->opts && g->prog != PGfallback
@@ -241,7 +244,7 @@ static unsigned modules_asked(const Graph *g)
                : 0;
 }
 
-/* By node: modules that it leaves, as a forward node outside reads it. */
+/* Returns [id]: modules whose output it is, read by a forward node outside. */
 static unsigned *modules_left(const Graph *g, char *read, Arena *a)
 {
     unsigned *left = alloc(a, (vec_len(g->node) + 1) * sizeof *left);
@@ -264,7 +267,7 @@ static unsigned *modules_left(const Graph *g, char *read, Arena *a)
     return left;
 }
 
-/* Results of one kernel are dropped together. */
+/* Drops the results of a kernel together. */
 static void drop_parts(const Graph *g)
 {
     for (int turn = 0; turn < 2; turn++)
@@ -310,10 +313,10 @@ static void mark_all(Graph *g)
     mark_dropped(g);
 }
 
-/* ---- what a rebuild costs ----------------------------------------------- */
+/* ---- costs --------------------------------------------------------------- */
 
-/* A rebuilt value that only loop kernels read is made inside these and costs
- * nothing. Others are stored first. */
+/* Is a recomputed value read only by loop kernels, which compute it at no
+ * cost? */
 static int is_made_inside(const Graph *g, const Node *n)
 {
     OpClass c = optab[n->op].cls;
@@ -321,9 +324,9 @@ static int is_made_inside(const Graph *g, const Node *n)
     return rebuildable(g, n) && c != EIN && c != COMM && !(n->mark & STORED);
 }
 
-/* By node: bytes of values for the backward that the forward makes after it has
- * read the node's own for the last time, and of the largest in a slice of a
- * head, which comes between too; INF where other micro-batches do. */
+/* Returns [id]: bytes of values for the backward that the forward makes after
+ * its last read of the node, plus the largest of a head's slice in between; INF
+ * if other micro-batches run in between. */
 static int64_t *kept_after(const Graph *g, const int *alive, Arena *a)
 {
     size_t n = vec_len(g->node);
@@ -351,16 +354,17 @@ static int64_t *kept_after(const Graph *g, const int *alive, Arena *a)
     return after;
 }
 
-/* The forward stores it for the backward alone, and reads for that what the
- * backward would. */
+/* Does the forward store it only for the backward, from operands that the
+ * backward would read? */
 static int is_stored_once(const Node *n)
 {
     return (n->mark & (UNREAD | LIES)) == UNREAD;
 }
 
-/* What is stored again soon after the forward has dropped it saves nothing, nor
- * does what is read in slices of a head: logits, and rows that make them. To
- * rebuild those would leave gradients of all slices waiting. */
+/* Returns the cost of recomputing. A value stored again soon after the forward
+ * has dropped it saves nothing, nor do values read in slices of a head (logits,
+ * and rows that make them): recomputing these would keep gradients of all
+ * slices waiting. */
 static int64_t rebuild_cost(const Graph *g, const Node *n, double price,
                             int64_t after)
 {
@@ -373,7 +377,8 @@ static int64_t rebuild_cost(const Graph *g, const Node *n, double price,
                                                            : (int64_t)cost;
 }
 
-/* Where all else is equal, what lies in memory anyway is kept. */
+/* Returns the cost of keeping; among equal costs, values in memory anyway are
+ * kept. */
 static int64_t keep_cost(const Graph *g, const Node *n, int alive)
 {
     int64_t bytes = local_bytes(g, n) * alive;
@@ -429,7 +434,7 @@ static void say(const Graph *g, const Node *n, int kept)
         why(g, n, "rebuilt by its readers, %.3g MiB not kept", mib);
 }
 
-/* What lies beyond the cut is rebuilt, what lies on it is kept. */
+/* Marks values beyond the cut as recomputed; values on it are kept. */
 static void mark_rebuilt(const FlowNetwork *network, Graph *g, double cost)
 {
     const int *alive = micros_alive(g);
@@ -452,7 +457,7 @@ static void mark_rebuilt(const FlowNetwork *network, Graph *g, double cost)
     }
 }
 
-/* A line for each module that train.recompute names. */
+/* Explains each module of train.recompute (-d why). */
 static void say_modules(const Graph *g)
 {
     unsigned asked = modules_asked(g);
@@ -497,8 +502,8 @@ static void choose(Graph *g)
 
 /* ---- copies -------------------------------------------------------------- */
 
-/* The copy of a rebuilt value in the call of its user; kept values stand for
- * themselves. Calls come one after another. */
+/* Returns the copy of a recomputed value in the call of its user, or a kept
+ * value itself. Calls are consecutive. */
 static Node *again(Graph *g, Node *n, const Node *user)
 {
     Node *in[MAXIN], *c = n->tmp;

@@ -1,8 +1,8 @@
-/* stash.c: ragged rows that the backward reads. A layer has room for
- * route.factor times its expected rows, as any one may get so many. All layers
- * together get little more than they expect, so what they keep lies in stacks
- * that have room for route.stash times the rows of all, each behind those of
- * the layer before:
+/* stash.c: stores ragged rows that the backward reads in stacks. A layer has
+ * capacity for route.factor times its expected rows, since any one may get as
+ * many. All layers together rarely get more than expected, so kept rows are in
+ * stacks with capacity for route.stash times the rows of all layers, each after
+ * those of the layer before:
  *
  *     rows    0            b1         b2            b3        R
  *             | layer 0 .. | layer 1  | layer 2  .. |         |
@@ -10,29 +10,28 @@
  *     b[l + 1] = b[l] + rows of layer l, rounded up to whole blocks of 128
  *
  * b[l] is a word of the layer's map: its route reads the map of the route
- * before. Kernels add it to the pointer of an operand that lies in a stack, and
- * none writes rows that its map does not have. A layer begins no higher than
- * R - room, where room is what it may have at most: so all that kernels touch
- * lies in the stack. Where its rows would begin higher the step has overflowed,
- * and its fallback, which keeps no rows, takes its place.
+ * before. Kernels add it to the pointer of an operand in a stack, and write
+ * only rows of their map. A layer begins at most at R - room, where room is its
+ * capacity, so all accesses are inside the stack. If its rows would begin
+ * higher, the step has overflowed and runs again by its fallback, which keeps
+ * no rows.
  *
  * R = route.stash x sum of expected rows + largest (room - expected) + 128 a
- * layer, at least the largest room. Values of one dtype and as many bytes a row
- * share a stack where they are of different layers; where a stack is no smaller
- * than they are they lie by themselves. A pipeline stage has stacks for each
- * call and micro-batch.
+ * layer, at least the largest room. Values of different layers with one dtype
+ * and row size share a stack, unless the stack is not smaller than they are. A
+ * pipeline stage has stacks for each call and micro-batch.
  *
- * A stack stays whole until the last layer's rows were read. Where gradients
- * take the place of rows that were read, which is worth more, there is none:
- * with one micro-batch or pair a step those of parameters do, and in a backward
- * of two parts (I, W) those of rows. */
+ * A stack is live until the last layer's rows are read. There is none if
+ * gradients reuse the memory of rows, which saves more: with one micro-batch or
+ * pair a step gradients of parameters do, and in a divided backward (I, W)
+ * those of rows. */
 #include "plan.h"
 
 enum { KEPT = 1, OTHER = 2 };
 
 /* ---- the graph ----------------------------------------------------------- */
 
-/* Rows of a route with a budget that the forward makes. */
+/* Is n rows of a route with a budget, made by the forward? */
 static int is_ragged(const Node *n)
 {
     return n->map && n->map->at.route.budget > 0 && !runs_backward(n) &&
@@ -51,7 +50,7 @@ static void mark_routes(Graph *g)
         }
 }
 
-/* R for these routes; 0: they need no less by themselves. */
+/* Returns R for these routes; 0: a stack saves nothing. */
 static int64_t rows_of_stacks(const Graph *g, Node *const *route)
 {
     double expected = 0, more = 0, most = 0;
@@ -88,7 +87,7 @@ static void chain_routes(Graph *g, Node *const *route)
             vec_len(route), (long long)rows);
 }
 
-/* Do gradients lie where rows lay that were read? */
+/* Do gradients reuse the memory of rows? */
 static int frees_rows(const Graph *g)
 {
     int at_once = takes_pairs(g) && !why_unpaired(g) ? 2 : 1;
@@ -116,14 +115,14 @@ void pass_stash(Graph *g)
 
 /* ---- kernels ------------------------------------------------------------- */
 
-typedef struct Stack { /* one in the making */
-    const Node *first; /* map of its values' chain */
+typedef struct Stack { /* a stack under construction */
+    const Node *first; /* first map of its values' chain */
     Dtype dt;
-    int64_t row, rows, room; /* bytes of one, R, what its values need */
-    Table *maps;             /* of its values: one of each layer */
+    int64_t row, rows, room; /* bytes of a row, R, rows without a stack */
+    Table *maps;             /* maps of its values, one per layer */
 } Stack;
 
-/* Do kernels of its family add the word of the map? */
+/* Do kernels of the group's family support operands in stacks? */
 static int finds_rows(const Group *group)
 {
     return group->fam == FAMloop || group->fam == FAMgmm ||
@@ -160,8 +159,8 @@ static Node **kept_values(Graph *g, Group *const *k)
     return v;
 }
 
-/* The map that layers begin with; another in each call, and of each micro-batch
- * of a pair. */
+/* Returns the first map of the chain; each call, and each micro-batch of a
+ * pair, has its own. */
 static const Node *first_map(const Node *map)
 {
     while (map->nin > 1)
@@ -169,7 +168,7 @@ static const Node *first_map(const Node *map)
     return map;
 }
 
-/* The first of rows like n's that has none of n's layer. */
+/* Returns the first stack for rows like n's without rows of n's layer. */
 static int find_stack(const Graph *g, Stack **all, const Node *n)
 {
     MapLayout l = map_layout(g, n->map);

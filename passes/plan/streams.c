@@ -1,41 +1,40 @@
-/* streams.c: collectives go to a stream of their own, beside what computes, and
- * so do copies to the host's memory (copy) and from it (reload), and what its
- * processors do (host).
+/* streams.c: assigns streams: collectives run on their own stream beside
+ * computation, and so do copies to host memory (copy) and from it (reload), and
+ * kernels of the host's processors (host).
  *
  *     compute   a record=e1                      b   c   d wait=e2
  *     comm                    gather wait=e1 record=e2
  *
- * The order of the program stays: what leaves is behind all of compute that
- * stands before it, and what stands behind it goes on until an instruction
- * names a value that it writes, or writes one that it names. That one waits.
- * Where a copy to the host is predicted to be done, compute waits for it too:
- * the value's place is free from there. Streams come together at the end of
- * each phase, so what runs there is as if it ran on one; a body that runs once
- * and post are one. A wait that an earlier one implies is not said.
+ * Program order stays: an instruction on a side stream runs after all earlier
+ * compute instructions, and later ones continue until one names a value that it
+ * writes, or writes a value that it names; that one waits. Where a copy to the
+ * host is predicted to be complete, compute waits for it too, which frees the
+ * value's place. Streams join at the end of each phase; a body that runs once
+ * and post are one phase here. A wait that an earlier one implies is left out.
  *
- * What runs in the last run of its phase alone (last_only) is behind whatever
- * others are behind. They are not behind it, nor behind what it alone waits
- * for: other runs do not have it. So each stream is known twice, as in every
- * run and as in the last; from the end of the phase on both are one, of calls
- * from the end of all.
+ * Instructions of the last run only (last_only) run after everything that
+ * others run after. Others must not rely on them, nor on their waits, since
+ * other runs do not have them. So the state of each stream is tracked twice,
+ * for every run and for the last one; both are one from the end of the phase,
+ * for calls from the end of all.
  *
- * Kernels of the host meet compute in no memory, and do not wait for it; for
- * places in the host's memory they and copies wait as update_order.c says.
+ * Kernels of the host share no memory with compute and do not wait for it; they
+ * and copies wait for places in host memory as update_order.c states.
  *
- * What meets is told by values, before they have places. alloc.c leaves alone
- * what another stream names until compute is behind it; ir/verify/streams.c
- * proves of the whole plan that no two accesses race. */
+ * Conflicts are found on values, before addresses exist. alloc.c does not reuse
+ * the place of a value named by another stream until compute runs after it;
+ * ir/verify/streams.c proves for the whole plan that no two accesses race. */
 #include "plan.h"
 
-/* The last instruction of each other stream that writes and names a value, from
- * 1. */
+/* The last instruction of each other stream that writes, and that names, a
+ * value, from 1. */
 typedef struct InFlight {
     int wrote[NSTREAM], named[NSTREAM];
 } InFlight;
 
 enum { EVERY, LAST, NRUN }; /* run of a phase */
 
-/* Up to where a stream is behind others. */
+/* Last instructions of other streams that precede a stream's next one. */
 typedef struct KnownStreams {
     int of[NRUN][NSTREAM];
 } KnownStreams;
@@ -44,22 +43,23 @@ typedef struct Streams {
     ProgramBuilder *builder;
     Program *prog;
     Arena *arena;
-    InFlight *flight;        /* by number of values */
-    char sent[NSTREAM];      /* any instruction */
-    int overlap;             /* collectives may leave */
-    int first;               /* instruction of the phase, from 0 */
-    int last[NRUN][NSTREAM]; /* instruction that stood last, from 1 */
+    InFlight *flight;        /* [value] */
+    char sent[NSTREAM];      /* has the stream any instruction? */
+    int overlap;             /* collectives may leave compute */
+    int first;               /* first instruction of the phase, from 0 */
+    int last[NRUN][NSTREAM]; /* last instruction of a stream, from 1 */
     KnownStreams known[NSTREAM];
-    KnownStreams *there;       /* by instruction: its stream's then */
-    double now[NSTREAM], *end; /* predicted; end: of each instruction */
-    int *copy;                 /* vec: to the host, in order */
-    size_t done;               /* of them are over by now */
-    Table *at; /* group that is of the host -> its instruction */
+    KnownStreams *there;       /* [instruction]: state of its stream */
+    double now[NSTREAM], *end; /* predicted times; end: [instruction] */
+    int *copy;                 /* vec: copies to the host, in order */
+    size_t done;               /* number of completed ones */
+    Table *at;                 /* group of the host -> its instruction */
     int events;
-    int apart; /* the first of calls' last rows alone, from 1; 0: none */
+    int apart; /* first instruction of calls' last rows only, from 1; 0: none */
 } Streams;
 
-/* The first of the runs in which an instruction stands; all behind do too. */
+/* Returns the first kind of run that has the instruction; later kinds have it
+ * too. */
 static int run_of(const Streams *streams, int i)
 {
     return streams->prog->instr[i].last_only ? LAST : EVERY;
@@ -80,7 +80,7 @@ static void send_off(Streams *streams, StreamKind on, int i)
     }
 }
 
-/* The last instruction of a stream that i has to be behind; 0: none. */
+/* Returns the last instruction of a stream that must precede i; 0: none. */
 static int meets(const Streams *streams, int i, StreamKind with)
 {
     const Group *group = streams->builder->group[i];
@@ -97,7 +97,8 @@ static int meets(const Streams *streams, int i, StreamKind with)
     return last;
 }
 
-/* One over stages stays: the others stand in it with their compute. */
+/* Can the collective leave compute? One over stages stays: the others run it on
+ * compute. */
 int runs_beside(const ProgramBuilder *builder, const Instr *instr)
 {
     return instr_info(instr->kind)->cls == CLASScollective &&
@@ -110,8 +111,9 @@ static int most(int a, int b)
     return a > b ? a : b;
 }
 
-/* Of stream `on`, which waits for the instruction before `behind` where it is
- * not behind that: so it is behind all that compute was behind there. */
+/* Makes stream `on` wait for the last instruction of stream `of` that must
+ * precede i, unless an earlier wait implies it; its state then includes that of
+ * the instruction. */
 static void stay_behind(Streams *streams, int i, StreamKind on, StreamKind of,
                         int behind)
 {
@@ -135,7 +137,7 @@ static void stay_behind(Streams *streams, int i, StreamKind on, StreamKind of,
         streams->now[on] = streams->end[behind - 1];
 }
 
-/* Body, and post behind it: both run once, so nothing keeps them apart. */
+/* Are the phase and the next one a body and post that both run once? */
 int joins_next(const Program *program, int phase)
 {
     const Phase *f = &program->phase[phase];
@@ -144,8 +146,8 @@ int joins_next(const Program *program, int phase)
            f[1].repeat == 1;
 }
 
-/* A collective does not leave where the next instruction would have to wait for
- * it, and for it alone, in the last run too. */
+/* Does a collective leave compute? Not if the next instruction would have to
+ * wait for it, and only for it, in the last run too. */
 static int leaves(Streams *streams, int i)
 {
     KnownStreams *known = &streams->known[STREAMcompute];
@@ -164,7 +166,7 @@ static StreamKind stream_of_host(Streams *streams, int i)
     const Group *group = streams->builder->group[i];
 
     if (!program_trains(streams->builder->graph->prog))
-        return STREAMcompute; /* init's are done one after another */
+        return STREAMcompute; /* init runs its collectives in order */
     StreamKind on = group->host                   ? STREAMhost
                     : lies_in_host(group->out[0]) ? STREAMcopy
                                                   : STREAMreload;
@@ -190,7 +192,7 @@ static StreamKind stream_of(Streams *streams, int i)
     return stream_of_host(streams, i);
 }
 
-/* The last copy to the host that is over by now. */
+/* Returns the last copy to the host predicted to be complete. */
 static int copied(Streams *streams)
 {
     while (streams->done < vec_len(streams->copy) &&
@@ -200,7 +202,7 @@ static int copied(Streams *streams)
     return streams->done ? streams->copy[streams->done - 1] + 1 : 0;
 }
 
-/* Of that stream, behind what the group is told to be. */
+/* Returns the instruction of that stream that Group.behind names for i. */
 static int told(const Streams *streams, int i, StreamKind of)
 {
     const Group *behind = streams->builder->group[i]->behind;
@@ -209,9 +211,9 @@ static int told(const Streams *streams, int i, StreamKind of)
     return at && streams->prog->instr[at - 1].issue.stream == of ? at : 0;
 }
 
-/* Of compute. Updates on the host's processors, and what post copies to the
- * host's memory, wait for what they meet: what else computes there may wait for
- * them. */
+/* Returns the compute instruction that must precede i. Updates on the host's
+ * processors, and copies of post to host memory, wait only for conflicts, since
+ * compute may wait for them. */
 static int behind_compute(const Streams *streams, int i, StreamKind on)
 {
     const Group *group = streams->builder->group[i];
@@ -275,8 +277,8 @@ static void put_instr(Streams *streams, int phase, int i)
     streams->end[i] = streams->now[on] += instr->secs;
 }
 
-/* Rows of a call may stand between the last ones of others: behind one nobody
- * is known to be behind what its last row alone has on comm. */
+/* Ends a call. Rows of a call may run between the last rows of others, so no
+ * later instruction may rely on collectives of its last row. */
 static void end_call(Streams *streams)
 {
     for (int s = 0; s < NSTREAM && streams->apart; s++) {
@@ -285,8 +287,8 @@ static void end_call(Streams *streams)
     }
 }
 
-/* Behind a phase its last run was the run; calls, whose last rows follow each
- * other in their order, end together. */
+/* Ends a phase: the state of its last run becomes the state. Calls, whose last
+ * rows are in order, end together. */
 static void end_runs(Streams *streams, int phase)
 {
     const Phase *f = &streams->prog->phase[phase];

@@ -1,20 +1,18 @@
-/* update_order.c: the order of a phase in which updates run on the host's
- * processors. The link out, the link in, those processors and the device work
- * side by side, each on what is given to it in order: what stands at the wrong
- * place holds up all behind it. So the phase is walked by predicted times. Six
- * queues wait, copies of both ways in two each, and of their heads the one that
- * can begin first is next:
+/* update_order.c: orders a phase with updates on the host's processors. Both
+ * directions of the link, the processors and the device work in parallel, each
+ * in order, so an instruction at the wrong place delays all later ones. The
+ * phase is simulated with predicted times. There are six queues, two for each
+ * direction of copies, and the head that can start first is next:
  *
- *     out        gradients for the host | what the device has updated
- *     in         what the device updates | parameters from the host
- *     processors updates there, as they stand
- *     device     all else, as it stands
+ *     out        gradients for the host | states updated by the device
+ *     in         states for the device | parameters from the host
+ *     processors updates on the host, in order
+ *     device     all others, in order
  *
- * What is brought for an update of the device begins when the one before it
- * does. Of what waits in the host's memory for an update or its way to the
- * device there is as much as three of the largest: the copy out is behind the
- * update whose bytes are free again, an update behind such a copy in
- * (Group.behind, streams.c). */
+ * Copies for an update on the device start with the update before it. Buffers
+ * in host memory that wait for an update, or for a copy to the device, are
+ * limited to three of the largest: the copy out waits for the update that frees
+ * its bytes, and an update for such a copy in (Group.behind, streams.c). */
 #include "plan.h"
 
 enum { WAITING = 3 };
@@ -29,7 +27,7 @@ typedef enum UpdateQueue {
     NQUEUE
 } UpdateQueue;
 
-/* What each keeps busy. */
+/* Resource of a task. */
 typedef enum UpdateSide {
     SIDEout,
     SIDEin,
@@ -47,29 +45,29 @@ typedef struct UpdateTask {
     Group *group;
     double secs, start, end;
     int done;
-    int64_t bytes;                       /* of a copy */
-    struct UpdateTask **after;           /* vec: behind their ends */
-    struct UpdateTask *begun;            /* behind its beginning; null */
+    int64_t bytes;                       /* bytes of a copy */
+    struct UpdateTask **after;           /* vec: tasks that must have ended */
+    struct UpdateTask *begun;            /* task that must have started; null */
     struct UpdateTask **sent, **brought; /* vecs: an update's copies */
 } UpdateTask;
 
-typedef struct UpdateValue { /* as far as the phase is walked */
-    UpdateTask *maker;       /* the last that stores it */
-    UpdateTask *copy;        /* makes it of another; null: none does */
+typedef struct UpdateValue { /* state of a value in the simulation */
+    UpdateTask *maker;       /* the last task that stores it */
+    UpdateTask *copy;        /* the copy that makes it; null: none */
     UpdateTask **reader;     /* vec */
 } UpdateValue;
 
 typedef struct UpdateOrder {
     ProgramBuilder *builder;
     Arena *arena;
-    UpdateTask *task;           /* of the groups, then of the copies */
-    UpdateValue *value;         /* by number */
+    UpdateTask *task;           /* tasks of groups, then of copies */
+    UpdateValue *value;         /* [value] */
     UpdateTask **queue[NQUEUE]; /* vecs */
     size_t head[NQUEUE];
     double free[NSIDE];
 } UpdateOrder;
 
-/* A copy's arguments: from, to. */
+/* Return the source and the result of a copy. */
 static const NamedValue *source_of(const UpdateTask *copy)
 {
     return &copy->group->named[0];
@@ -93,7 +91,7 @@ static void be_behind(UpdateOrder *order, UpdateTask *task, UpdateTask *other)
         vec_push(order->arena, task->after, other);
 }
 
-/* Of what task reads and a copy makes of what was there before. */
+/* Queues a copy that makes an operand of task from an earlier value. */
 static void queue_copy(UpdateOrder *order, UpdateTask *task, UpdateTask *copy,
                        UpdateTask *before)
 {
@@ -125,7 +123,7 @@ static void queue_reads(UpdateOrder *order, UpdateTask *task,
     }
 }
 
-/* What others read of it stands before. */
+/* Records task's writes; earlier readers of these values must precede it. */
 static void note_writes(UpdateOrder *order, UpdateTask *task)
 {
     for (int j = 0; j < task->group->narg; j++) {
@@ -139,7 +137,8 @@ static void note_writes(UpdateOrder *order, UpdateTask *task)
     }
 }
 
-/* Copies of what it made, behind all who read what they overwrite. */
+/* Queues a copy of a result, after all readers of the value that it
+ * overwrites. */
 static void queue_made(UpdateOrder *order, UpdateTask *copy)
 {
     UpdateTask *maker = order->value[source_of(copy)->number].maker;
@@ -190,7 +189,7 @@ static void fill_queues(UpdateOrder *order, int n, int ncopy)
     vec_sort(order->queue[Qbrought], by_maker);
 }
 
-/* ---- what waits in the host's memory ------------------------------------- */
+/* ---- buffers in host memory ---------------------------------------------- */
 
 static int64_t sum_bytes(UpdateTask *const *v)
 {
@@ -224,7 +223,8 @@ static void limit_one(UpdateOrder *order, UpdateTask *update, UpdateTask *was,
         stay_behind(order, update->sent[i], was);
 }
 
-/* Of updates the last before each with which there would be too much. */
+/* Finds for each update the last earlier one that must have ended before it, so
+ * that buffers stay within the limit. */
 static void limit(UpdateOrder *order, int brought)
 {
     UpdateTask **v = order->queue[Qhost];
@@ -244,9 +244,10 @@ static void limit(UpdateOrder *order, int brought)
     }
 }
 
-/* ---- going --------------------------------------------------------------- */
+/* ---- simulation ---------------------------------------------------------- */
 
-/* When the queue's head can begin; infinity: it waits for what has no time. */
+/* Returns the time at which the queue's head can start; infinity: it waits for
+ * a task that has not started. */
 static double begins(const UpdateOrder *order, UpdateQueue q)
 {
     if (order->head[q] == vec_len(order->queue[q]))
@@ -309,7 +310,7 @@ static UpdateOrder open_order(ProgramBuilder *builder, Arena *scratch,
     return x;
 }
 
-/* What compute begins with comes first: other streams begin behind it. */
+/* The first compute instructions are first: other streams start after them. */
 Group **order_updates(ProgramBuilder *builder, Group *const *group, int n,
                       Group *const *copy, Group **out)
 {
