@@ -1,17 +1,17 @@
-/* clone_model.c: what clones are expected to take, by route.assume: the plan of
- * clone_plan.c for the rows that each expert is expected to have, in numbers.
- * Of rows of a rank, in equal shares. */
+/* clone_model.c: expected load of clones under route.assume: the plan of
+ * clone_plan.c, computed for the expected rows of each expert, in units of a
+ * rank's equal share. */
 #include "model.h"
 
 typedef struct Expected {
     const CloneSite *site;
     int64_t experts, ranks;
-    int64_t *rank;        /* of each expert */
-    double *rows, *spill; /* of each expert; mean of a rank's: 1 */
-    double *load, *spare; /* of each rank */
+    int64_t *rank;        /* [expert] */
+    double *rows, *spill; /* [expert]; the mean of a rank is 1 */
+    double *load, *spare; /* [rank] */
 } Expected;
 
-/* Does i stand before k, the larger first? */
+/* Does i precede k in descending order of v? */
 static int before(const double *v, int64_t i, int64_t k)
 {
     return v[i] > v[k] || (v[i] == v[k] && i < k);
@@ -59,7 +59,7 @@ static void find_spills(Expected *expected)
         expected->spare[r] = fmin(fmax(1 - expected->load[r], 0), CLONEROOM);
 }
 
-/* Rows of expert i that a clone on rank r would take. */
+/* Returns the rows of expert i that a clone on rank r would take. */
 static double overlap(const Expected *expected, int64_t i, int64_t r)
 {
     double from = sum_before(expected->spill, expected->experts, i);
@@ -70,8 +70,8 @@ static double overlap(const Expected *expected, int64_t i, int64_t r)
     return rows > 0 && rows >= CLONELEAST ? rows : 0;
 }
 
-/* What rank r takes in its slots, of others, whose load[] sinks; the most of
- * one. */
+/* Fills the slots of rank r with rows of other ranks and reduces their load.
+ * Returns the most rows of one slot. */
 static double take(Expected *expected, int64_t r, double *sink)
 {
     double sum = 0;
@@ -88,7 +88,7 @@ static double take(Expected *expected, int64_t r, double *sink)
             break;
         sum += overlap(expected, best, r);
         expected->load[expected->rank[best]] -= overlap(expected, best, r);
-        sink[best] = -1; /* not in two slots of one rank */
+        sink[best] = -1; /* at most one slot per rank */
     }
     return sum;
 }
@@ -129,9 +129,9 @@ CloneLoad expected_clones(const CloneSite *site)
     return l;
 }
 
-/* ---- what it is worth ---------------------------------------------------- */
+/* ---- gain ---------------------------------------------------------------- */
 
-/* Seconds of a transfer of `bytes` to each of the ranks, of any collective. */
+/* Returns the seconds of a transfer of `bytes` to each of the ranks. */
 static double secs_to_send(const CloneSite *site, double bytes)
 {
     const Opts *opts = site->graph->opts;

@@ -1,6 +1,5 @@
-/* expert_capacity.c: which of the pairs (token, choice) an expert takes when it
- * has room for a fixed number of each micro-batch (capacity, as in GShard and
- * Switch):
+/* expert_capacity.c: selects the pairs (token, choice) that an expert takes if
+ * its capacity per micro-batch is fixed (as in GShard and Switch):
  *
  *     C = ceil(tokens * top / experts * route.factor), at most all tokens
  *
@@ -10,18 +9,18 @@
  *     %z = mul %y %g                   %z = mul %y %g
  *     %o = sum %z top                  %o = sum %z top
  *
- * g, the weights that multiply the rows, decides who stays, or the order of the
- * tokens does (route.drop). Weights that agree but for rounding are equal, so
- * that all folds drop the same. A pair that goes is -1 in %k: it has no row, so
- * its contribution and the gradient of its weight are 0. What else reads %e, as
- * a balance loss does, sees the router's choice. The share of dropped pairs is
- * a metric of the layer. */
+ * The weights g that multiply the rows determine which pairs are kept, or the
+ * order of the tokens (route.drop). Weights that agree up to rounding are
+ * equal, so that all folds drop the same pairs. A dropped pair is -1 in %k: it
+ * has no row, so its contribution and the gradient of its weight are 0. Other
+ * readers of %e, such as a balance loss, read the router's choice. The share of
+ * dropped pairs is a metric of the layer. */
 #include "../../ir/settings/keys.h"
 #include "model.h"
 
 /* ---- the weights --------------------------------------------------------- */
 
-enum { AFTER = 1, INROWS = 2 }; /* behind a weight indexed by e; its rows */
+enum { AFTER = 1, INROWS = 2 }; /* after a weight indexed by e; its rows */
 
 static int over_top(const Node *n, const Node *e)
 {
@@ -45,7 +44,7 @@ static void mark_rows(Graph *g, const Node *e)
     }
 }
 
-/* One number for each pair: the axes of e and no others. */
+/* Has x one number per pair: exactly the axes of e? */
 static int per_pair(const Node *x, const Node *e)
 {
     if (x->nd != e->nd)
@@ -56,7 +55,7 @@ static int per_pair(const Node *x, const Node *e)
     return 1;
 }
 
-/* What multiplies the rows of e; null: nothing does. */
+/* Returns the weights that multiply the rows of e; null: none. */
 static Node *weights_of(Graph *g, const Node *e)
 {
     mark_rows(g, e);
@@ -70,9 +69,10 @@ static Node *weights_of(Graph *g, const Node *e)
     return NULL;
 }
 
-/* ---- what is kept -------------------------------------------------------- */
+/* ---- kept pairs ---------------------------------------------------------- */
 
-/* A product that is whole but for its rounding is not rounded up. */
+/* Returns the capacity of an expert. A product that is an integer up to
+ * rounding is not rounded up. */
 static int64_t rows_each(const Graph *g, const Node *e, const Axis *axis)
 {
     double tokens = 1, top = 1, share, mean = mean_choices(g, e);
@@ -162,7 +162,7 @@ static void drop_pairs(Graph *g)
             p->in[1] = k;
     }
     if (any)
-        g_sort(g); /* weights may stand behind the first product */
+        g_sort(g); /* weights may come after the first product */
 }
 
 /* ---- entry --------------------------------------------------------------- */

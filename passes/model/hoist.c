@@ -1,13 +1,13 @@
-/* hoist.c: what depends on constants only, and takes more than a table look-up,
- * is computed once a step, not in each micro-batch.
+/* hoist.c: computes costly values that depend only on constants once a step
+ * instead of in each micro-batch.
  *
  *     body:  %i = iota seq                   pre:   %i = iota seq
  *            %c = cos %i              =>            %c = cos %i
  *            %y = mul %x %c                  body:  %y = mul %x %c
- */
+ * */
 #include "model.h"
 
-/* mark: 1 depends on constants only; 2 also holds a costly op. */
+/* Node.mark: 1: depends only on constants; 2: and contains a costly op. */
 void pass_hoist(Graph *g)
 {
     for (size_t i = 0; i < vec_len(g->node); i++) {

@@ -1,6 +1,6 @@
-/* overflow_fallback.c: the program step.fallback, for a step whose rows did not
- * fit. Rows are taken in rounds, the k-th so many of each rank at a time, and
- * the rounds' contributions are added:
+/* overflow_fallback.c: the program step.fallback, for a step whose rows
+ * overflowed. Rows are processed in rounds, in round k the k-th part of each
+ * rank's rows, and the contributions are added:
  *
  *     %r = dispatch %x %m                %r  = dispatch %x %m0
  *     %y = gmm %r %w %m                  %y  = gmm %r %w %m0
@@ -9,17 +9,17 @@
  *                                        %r1 = dispatch %x %m1 ..
  *                                        %s  = add %o %o1
  *
- * A pair is in one round, so nothing but zeros is added. The backward keeps
- * nothing of the rounds: it starts again from the tokens (`again`). Sums over
- * rounds are numbered (j), and fuse puts no two of them into one kernel, so
- * that one round's values are gone before the next makes its own. */
+ * A pair is in one round, so only zeros are added to its contribution. The
+ * backward keeps nothing of the rounds: it recomputes from the tokens
+ * (`again`). Sums over rounds are numbered (j), and fuse never combines two of
+ * them, so that a round's values are dead before the next round. */
 #include "../../ir/settings/keys.h"
 #include "model.h"
 
 enum { MAXROUNDS = 8, FEWCHOICES = 2048 };
 
-/* So many times its budget a rank may get rows. The worst case over the room,
- * both for one token: shards cut both alike. */
+/* Returns how many budgets the rows of a rank can need: the worst case divided
+ * by the capacity, both for one token, since sharding divides both equally. */
 static double budgets_of(const Graph *g, const Node *route)
 {
     const Node *e = route->in[0];
@@ -34,8 +34,8 @@ static double budgets_of(const Graph *g, const Node *route)
     return ceil(worst * all / (map_choices(route) * here * f) * (1 - 1e-12));
 }
 
-/* Choices of a micro-batch's tokens so few that chance alone often sends a rank
- * more than the default budget; room for all of them costs little. */
+/* Are the choices of a micro-batch so few that a rank often exceeds the default
+ * budget by chance? Capacity for all of them costs little. */
 static int few_choices(const Graph *g, const Node *route)
 {
     const Node *e = route->in[0];
@@ -54,8 +54,8 @@ int may_overflow(const Graph *g, const Node *route)
            budgets_of(g, route) > 1;
 }
 
-/* A round has room for more than the step where that takes few rounds: what
- * the fallback makes in a round it does not keep. */
+/* Returns the budget of a round. It may be larger than the step's, for few
+ * rounds, since the fallback keeps no values of a round. */
 double budget_of(const Graph *g, const Node *route)
 {
     double f = opts_num(g->opts, "route.factor");
@@ -115,7 +115,8 @@ static void make_rounds(Graph *g)
 
 /* ---- backward ------------------------------------------------------------ */
 
-/* The rows of a round, made anew for its backward; maps and tokens stay. */
+/* Returns the rows of a round, recomputed for its backward; maps and tokens are
+ * kept. */
 static Node *rows_again(Graph *g, Node *n, Node **to)
 {
     Node *in[MAXIN];
@@ -133,7 +134,7 @@ static Node *rows_again(Graph *g, Node *n, Node **to)
     return to[n->id] = c;
 }
 
-/* 1 + the round a value is of, 0: of none or of several. */
+/* Returns 1 + the round of a value; 0: none or several. */
 static int round_of(const Node *n)
 {
     const Node *map = n->map ? n->map : n->nin ? n->in[n->nin - 1] : NULL;

@@ -1,5 +1,6 @@
-/* route.c: rows are a layout. A weight indexed by a router's choice, W[e], is
- * virtual; a dot with it becomes a grouped product over rows sorted by expert:
+/* route.c: converts products with indexed weights to rows. A weight indexed by
+ * a router's choice, W[e], is virtual; a dot with it becomes a grouped product
+ * over rows sorted by expert:
  *
  *     %p = pick %w %e                     %m = route %e
  *     %y = dot %x %p hidden         =>    %r = dispatch %x %m      [row hidden]
@@ -7,13 +8,15 @@
  *                                         %u = combine %y %m
  *                                         %o = sum %u top
  *
- * Elementwise ops and reductions over other axes stay in rows and bring their
- * operands there; any other use converts back (absent pairs are 0). All uses of
- * one e share one row map, and one dispatch per tensor (g_tidy merges them). */
+ * Elementwise ops and reductions over other axes stay in rows and convert their
+ * operands to rows; any other use converts back (absent pairs are 0). All uses
+ * of one e share a row map, and one dispatch per tensor (g_tidy merges
+ * them). */
 #include "../../ir/settings/keys.h"
 #include "model.h"
 
-/* One map for all uses of e, so that rows of one dot are rows of the next. */
+/* Returns the map of e, one for all uses, so that rows of one dot are rows of
+ * the next. */
 static Node *route_of(Graph *g, Node *e, Axis *axis, const Node *by)
 {
     for (size_t i = vec_len(g->node); i-- > 0;) {
@@ -104,9 +107,8 @@ static Node *rowwise(Graph *g, Node *n, Node *map)
     return infer(g, r);
 }
 
-/* A reduction that leaves the tokens alone. One over batch leaves the rows
- * first: an update or a metric takes it over all micro-batches, whose rows are
- * others. */
+/* Is n a reduction within rows? One over batch is not: an update or a metric
+ * sums it over all micro-batches, which have other rows. */
 static int inside_rows(const Node *n)
 {
     const Axes *axes = n_axes(n);
@@ -126,7 +128,8 @@ static Node *first_map(const Node *n)
     return NULL;
 }
 
-/* A dropout's mask counts the elements of the tensor, not where rows lie. */
+/* Does op stay in rows? A dropout does not: its mask counts elements of the
+ * tensor. */
 static int stays(Op op)
 {
     return op != Obroadcast && op != Odropout;

@@ -1,5 +1,5 @@
-/* row_copies.c: what is made of rows once more in the rows of other maps, and
- * the sum of all where rows become tokens again:
+/* row_copies.c: replicates the computation on rows for the rows of other maps,
+ * and adds the results where rows become tokens again:
  *
  *     %r = dispatch %x %m                %r  = dispatch %x %m0
  *     %y = gmm %r %w %m                  %y  = gmm %r %w %m0
@@ -8,10 +8,10 @@
  *                                        %r1 = dispatch %x %m1 ..
  *                                        %s  = add %o %o1
  *
- * Each pair has a row of one of the maps, so nothing but zeros is added. */
+ * Each pair has a row in one of the maps, so only zeros are added. */
 #include "model.h"
 
-/* Also of nodes that were made since the last time. */
+/* Updates the lists of users with nodes made since the last call. */
 static void list_users(RowCopies *copies)
 {
     const Graph *g = copies->graph;
@@ -24,7 +24,8 @@ static void list_users(RowCopies *copies)
     }
 }
 
-/* Where rows become tokens again, or the sum over choices right behind. */
+/* Returns n if it converts rows to tokens, or the sum over choices right after
+ * it; null: it does not. */
 static Node *way_out(const RowCopies *copies, Node *n)
 {
     Node **user = copies->user[n->id];
@@ -32,9 +33,8 @@ static Node *way_out(const RowCopies *copies, Node *n)
     return vec_len(user) == 1 && user[0]->op == Osum ? user[0] : n;
 }
 
-/* A copy of n and of what leads to it in the rows of map `of`, in those of
- * `map`. to: from a node to its copy; instead: from what is no row to what is
- * read in its stead, null: nothing is. */
+/* Copies n and its operands in rows of map `of` to rows of `map`. to: node ->
+ * copy; instead: replacements of operands that are not rows, or null. */
 static Node *copy_rows(Graph *g, Node *n, const Node *of, Node *map, Table *to,
                        Table *instead)
 {
@@ -77,7 +77,7 @@ static Node *sum_of_copies(const RowCopies *copies, Node *out, Node *const *map,
     return sum;
 }
 
-/* Of those that are listed. */
+/* Replaces x by `by` in its listed users. */
 static void replace_uses(RowCopies *copies, const Node *x, Node *by)
 {
     Node **user = copies->user[x->id];

@@ -1,5 +1,5 @@
-/* simplify.c: fold constants, drop identities, merge equal nodes; and move the
- * router's weights before the last projection, since scaling commutes with
+/* simplify.c: folds constants, drops identities, merges equal nodes, and moves
+ * the router's weights before the last projection, since scaling commutes with
  * contraction:
  *
  *     %y = dot %h %w2[e] ffn               %s = mul %g %h
@@ -50,7 +50,7 @@ static Node *fold(Graph *g, Node *n)
     return known ? g_const(g, n->loc, n->dt, v) : n;
 }
 
-/* The operand that n equals, or n. */
+/* Returns the operand that n equals, or n. */
 static Node *identity(Node *n)
 {
     Node *a = n->in[0], *b = n->nin > 1 ? n->in[1] : NULL, *r = n;
@@ -79,8 +79,8 @@ static Node *power(Graph *g, Node *n)
     return n;
 }
 
-/* n = sum(mul(g, dot(h, W[e])), top): which operand of the product is the
- * dot? */
+/* Returns the dot of n = sum(mul(g, dot(h, W[e])), top), and its operand index
+ * in mul; null: n has another form. */
 static Node *projection(const Node *n, const Simplify *simplify, int *at)
 {
     const Node *m = n->in[0];
@@ -96,7 +96,7 @@ static Node *projection(const Node *n, const Simplify *simplify, int *at)
     return NULL;
 }
 
-/* Every axis of a is an axis of b. */
+/* Is every axis of a an axis of b? */
 static int within(const Node *a, const Node *b)
 {
     for (int i = 0; i < a->nd; i++)

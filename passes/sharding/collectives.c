@@ -1,13 +1,13 @@
-/* collectives.c: make every operand be of the type its user asks for. A value
- * is resharded once for each type, for all its users:
+/* collectives.c: converts every operand to the type that its user requires. A
+ * value is resharded once for each type, for all its users:
  *
  *     %x = add ...      seq:tp             %x  = add ...        seq:tp
  *     %q = dot %x %wq   kv:tp       =>     %x1 = allgather %x seq
  *     %k = dot %x %wk   kv:tp              %q  = dot %x1 %wq    kv:tp
  *                                          %k  = dot %x1 %wk    kv:tp
  *
- * Constants, iota, random numbers and what is computed from them are made anew
- * in the type asked for, and a broadcast is resharded before it grows. */
+ * Constants, iota, random numbers and values computed from them are computed
+ * again in the required type, and a broadcast is resharded before it grows. */
 #include "sharding.h"
 
 /* ---- the pass ------------------------------------------------------------ */
@@ -17,8 +17,8 @@ static int tuple(const Node *n)
     return n->op == Oattn || n->op == Oattn_bwd || n->op == Oroute;
 }
 
-/* The operands of n, resharded. Old nodes keep their own operands until the
- * end, since later choices look at them. */
+/* Returns the resharded operands of n. Old nodes keep their operands until the
+ * end, since later choices read them. */
 static Node **operands(Partitioner *part, Node *n)
 {
     Node **in = alloc(part->graph->arena, ((size_t)n->nin + 1) * sizeof *in);

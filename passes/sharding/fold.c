@@ -1,11 +1,11 @@
-/* fold.c: lay the dense and the expert grid over the ranks (mesh.c).
- * The dp ranks run that many micro-batches at once, so the axis `micro` of
- * every data-dependent tensor grows to dp, and ragged rows with it. Parameters
- * that an index or a batch of experts selects go to the expert grid:
+/* fold.c: maps the dense and the expert grid to the ranks (mesh.c). The dp
+ * ranks run dp micro-batches at once, so the axis `micro` of every
+ * data-dependent tensor grows to dp, and ragged rows with it. Parameters
+ * selected by an index or a batch of experts are on the expert grid:
  *
  *     %w1 = param [expert hidden ffn]
  *     %y  = gmm %rows %w1 %map hidden        w1: expert over ep, ffn over etp
- *     %z  = dot %x %gate hidden              gate: dense, it makes experts */
+ *     %z  = dot %x %gate hidden              gate: dense (result: experts) */
 #include "../../ir/settings/keys.h"
 #include "sharding.h"
 
@@ -49,7 +49,7 @@ Mesh *fold_mesh(Graph *g)
 
 /* ---- micro-batches ------------------------------------------------------- */
 
-/* Rows are as many as their index has elements. */
+/* Does dim d grow with micro? Rows are as many as their index has elements. */
 static int grows(const Node *n, int d, const Axis *micro)
 {
     const Axis *a = n->dim[d].a;
@@ -66,7 +66,7 @@ static void widen(Node **node, const Axis *micro, int64_t dp)
                 node[i]->dim[d].n *= dp;
 }
 
-/* Bodies are shared by a composite and its gradient: widen each once. */
+/* Widens bodies, each once: a composite and its gradient share one. */
 static void widen_bodies(Graph *g, const Axis *micro, int64_t dp)
 {
     for (size_t i = 0; i < vec_len(g->node); i++)
@@ -94,8 +94,8 @@ static void spread_batches(Graph *g)
 
 /* ---- pieces -------------------------------------------------------------- */
 
-/* A comparison of positions along an axis with positions along what it was
- * renamed to: a causal mask, or one like it. */
+/* Is n a comparison of positions along an axis with positions along its renamed
+ * axis, such as a causal mask? */
 static int masks(const Node *n, const Axis *a)
 {
     int d = dim_of(n, a);
@@ -117,7 +117,7 @@ static const Node *mask_of(Node *const *node, const Axis *a)
     return m;
 }
 
-/* The longest size of axis a: parts of it may be shorter. */
+/* Returns the largest size of axis a; its parts may be shorter. */
 static int64_t longest(const Graph *g, const Axis *a)
 {
     int64_t n = a->n;
@@ -130,8 +130,8 @@ static int64_t longest(const Graph *g, const Axis *a)
     return n;
 }
 
-/* Ranks of cp hold an early and a late piece of the sequence, so that a causal
- * mask leaves all of them as much to do. */
+/* Gives ranks of cp an early and a late piece of the sequence, which balances
+ * the work under a causal mask. */
 static void balance(Graph *g)
 {
     int64_t parts = 2 * g->mesh->size[Mcp] * g->mesh->size[Mtp];
@@ -159,8 +159,8 @@ static void balance(Graph *g)
 
 /* ---- grids --------------------------------------------------------------- */
 
-/* An axis of experts that both operands of a dot without indexed weights have,
- * not contracted. */
+/* Returns an axis of experts that both operands of a dot without indexed
+ * weights have and that is not contracted. */
 static Axis *batch_of_experts(const Node *n)
 {
     int whole = n->op == Odot && n->in[0]->op != Opick && n->in[1]->op != Opick;
@@ -181,8 +181,8 @@ static void pass_on(Axis **by, const Node *n, Axis *a)
             by[n->in[k]->id] = a;
 }
 
-/* By node: of a value that picked weights are made of, elementwise, and of
- * these, the axis along which they are picked; null: of another. */
+/* Returns [id]: the axis along which weights are picked, for these weights and
+ * for values from which they are computed elementwise; null: others. */
 static Axis **picked(Graph *g)
 {
     Axis **by = alloc(g->arena, (vec_len(g->node) + 1) * sizeof *by);
@@ -203,8 +203,8 @@ static Axis **picked(Graph *g)
     return by;
 }
 
-/* Where something else than an index reads weights that are picked along a;
- * null: nothing does. */
+/* Returns a node that reads weights picked along a other than by an index;
+ * null: none. */
 static const Node *used_whole(const Graph *g, Axis *const *by, const Axis *a)
 {
     for (size_t i = 0; i < vec_len(g->node); i++) {
@@ -219,7 +219,7 @@ static const Node *used_whole(const Graph *g, Axis *const *by, const Axis *a)
     return NULL;
 }
 
-/* Where a body names the axis; null: nowhere. */
+/* Returns a node of a body that names the axis; null: none. */
 static const Node *naming(const Graph *body, const Axis *a)
 {
     const Node *found = NULL;
@@ -233,8 +233,8 @@ static const Node *naming(const Graph *body, const Axis *a)
     return found;
 }
 
-/* Where the optimizer of weights that are picked along a names a, as a sum over
- * experts does; null: nowhere. */
+/* Returns a node of the optimizer of weights picked along a that names a, such
+ * as a sum over experts; null: none. */
 static const Node *updated_whole(Graph *g, Axis *const *by, const Axis *a)
 {
     const Node **optimizers = optimizers_of(g), *found = NULL;
@@ -250,8 +250,8 @@ static const Node *updated_whole(Graph *g, Axis *const *by, const Axis *a)
     return found;
 }
 
-/* A number of ranks near to ep that divides these and may hold n experts; 1 is
- * one. */
+/* Returns the number of ranks nearest to ep that divides `ranks` and can hold n
+ * experts; 1 is one. */
 static int64_t nearest_legal(int64_t n, int64_t ranks, int64_t ep, int uneven)
 {
     for (int64_t d = 0;; d++)
@@ -306,7 +306,7 @@ static int uneven(const Axis *a, int64_t ep)
     return a->n > ep && a->n % ep;
 }
 
-/* Marks constants and parameters, and what elementwise ops make of them. */
+/* Marks constants, parameters, and elementwise functions of them. */
 static void mark_weights(Graph *g)
 {
     for (size_t i = 0; i < vec_len(g->node); i++) {
@@ -318,7 +318,7 @@ static void mark_weights(Graph *g)
     }
 }
 
-/* Axes of dot n that both operands have. */
+/* Returns the number of axes of dot n that both operands have. */
 static int batch_axes(const Node *n)
 {
     int count = 0;
@@ -329,7 +329,8 @@ static int batch_axes(const Node *n)
     return count;
 }
 
-/* i32, of the axes that dot n has of rows, its operand: the number along a. */
+/* Returns the i32 index along a, with the axes that dot n has from its operand
+ * rows. */
 static Node *own_numbers(Graph *g, const Node *n, const Node *rows, Axis *a)
 {
     Node like = { 0 };
@@ -340,12 +341,12 @@ static Node *own_numbers(Graph *g, const Node *n, const Node *rows, Axis *a)
     return g_broadcast(g, g_iota(g, a, n), &like);
 }
 
-/* Weights of a batch of experts are picked by the experts' own numbers, so that
- * ep need not divide them:
+/* Rewrites weights of a batch of experts as picked by the experts' own indices,
+ * so that ep need not divide their number:
  *
  *     %y = dot %x %w hidden      =>      %e = iota expert    [expert slot]
  *                                        %p = pick %w %e
- *                                        %y = dot %x %p hidden          */
+ *                                        %y = dot %x %p hidden */
 static void pick_batches(Graph *g, int64_t ep)
 {
     size_t count = vec_len(g->node);
@@ -388,8 +389,8 @@ static void pad_picked(Graph *g, Axis *const *by, const Axis *a, Axis *padded)
     }
 }
 
-/* Weights that only an index reads get room for equally many experts on each
- * rank, for one more than some of them have. */
+/* Pads weights that only an index reads to equally many experts on each
+ * rank. */
 static void pad_experts(Graph *g)
 {
     int64_t ep = g->mesh->size[Mep];
@@ -429,7 +430,7 @@ void experts_like(Graph *g, const Graph *step)
     }
 }
 
-/* Masters and moments follow their parameter. */
+/* Puts masters and moments on their parameter's grid. */
 static void mark_optimizer(Graph *g)
 {
     for (size_t i = 0; i < vec_len(g->param); i++) {

@@ -1,32 +1,32 @@
-/* ring_attention.c: attention over keys that stay cut (fold.ring). In as many
- * rounds as ranks share the keys, a rank takes its queries to the keys it has
- * and passes those on to the next rank; round s has the keys of the s-th rank
- * before it:
+/* ring_attention.c: ring attention over sharded keys (fold.ring). In as many
+ * rounds as ranks share the keys, a rank attends with its queries to the keys
+ * it has and passes these to the next rank; in round s it has the keys of the
+ * s-th rank before it:
  *
  *     %a = attn %q %k %v  key:cp      %a  = attn %q %k %v  round 0
  *     %o = part %a 0             =>   %k1 = ppermute %k     %v1 = ppermute %v
  *                                     %a1 = attn %q %k1 %v1  round 1
- *                                     %o  = sum of part 0, each weighed by
- *                                           exp(part 1 - that of all)
+ *                                     %o  = sum of part 0, each weighted by
+ *                                           exp(part 1 - total logsumexp)
  *
- * Backward, gradients of queries are summed where they are, those of keys
- * travel with their keys and come home with one step more. Sums over rounds are
- * in the type of the logsumexps. The keys of a round live as long as it,
- * forward and again backward, and nobody ever has all of them.
+ * In the backward, gradients of queries are summed in place; those of keys
+ * travel with their keys and return with one more step. Sums over rounds have
+ * the type of the logsumexps. The keys of a round live only in that round, in
+ * forward and backward, and no rank ever has all of them.
  *
- * An attn or attn_bwd whose j is a set of atoms has its keys cut over them
- * (place), i is 1 + its round. */
+ * An attn or attn_bwd whose j is a set of atoms has keys sharded over them
+ * (place); i is 1 + its round. */
 #include "sharding.h"
 
-typedef struct Parts { /* of one attention */
-    Node **old;        /* vec: its parts in the graph before */
-    Node **now;        /* vec: what stands for each */
+typedef struct Parts { /* parts of an attention */
+    Node **old;        /* vec: its parts in the old graph */
+    Node **now;        /* vec: their replacements */
 } Parts;
 
 typedef struct Ring {
     Graph *graph;
     Table *parts;     /* attn or attn_bwd -> Parts */
-    const Node *node; /* the one being taken apart */
+    const Node *node; /* the attention being rewritten */
 } Ring;
 
 /* ---- building ------------------------------------------------------------ */
@@ -39,7 +39,7 @@ static Node *as(Node *n, const Node *like, Region reg)
     return n;
 }
 
-/* An elementwise op on values of a's type. */
+/* Returns an elementwise op on values of a's type. */
 static Node *ew(const Ring *ring, Op op, Node *a, Node *b, Node *c)
 {
     return as(g_ew(ring->graph, op, ring->node->loc, a, b, c), a,
@@ -63,7 +63,7 @@ static int travels(const Ring *ring, const Node *x)
     return dim_of(x, ring->node->at.attn.key) >= 0 && !is_position(x);
 }
 
-/* Round s, on operands that are there. */
+/* Returns round s on the given operands. */
 static Node *round_of(const Ring *ring, Node *const *in, int64_t s)
 {
     Node *n = g_copyof(ring->graph, ring->node, in);
@@ -118,7 +118,8 @@ static Node *number(const Ring *ring, Dtype dt, double v)
     return c;
 }
 
-/* Of queries that see no key in any round, logsumexp -inf, the result is 0. */
+/* Merges the results of n rounds. Queries without keys in all rounds, logsumexp
+ * -inf, give 0. */
 static Merged merge(const Ring *ring, Node **out, Node **lse, int64_t n)
 {
     Dtype dt = lse[0]->dt;
@@ -163,7 +164,8 @@ static Merged forward(const Ring *ring, const Parts *parts)
 
 /* ---- backward ------------------------------------------------------------ */
 
-/* A partial sum over ranks is not rounded on its way. */
+/* Returns the dtype of gradients between rounds: partial sums are not
+ * rounded. */
 static Dtype gradient_type(const Ring *ring, const Node *node)
 {
     return atoms_of(ring->graph, node, P) ? node->dt : sum_type(ring->node);

@@ -1,29 +1,29 @@
-/* sharding_report.c: what a sharding means, for the user. `-d why` says which
- * axes each mesh axis cuts and for what reason. Warnings name the lines whose
- * work or parameters more than one rank of tp, cp or etp does or holds:
+/* sharding_report.c: reports a sharding to the user. `-d why` lists the axes
+ * that each mesh axis shards, with the reason. Warnings name the lines with
+ * redundant work or parameters over tp, cp or etp:
  *
  *     sharding: tp cuts vocab (vocab), kv (heads), seq (seq)
  *     m.lua:12: warning: 11.6 % of a step's FLOPs are done by more than one
  *     rank of tp: it cuts no axis of [t=64 other=600]; ..
  *
- * Parameters are the same over cp by nature (ZeRO shares them out), and over
- * etp only those of experts could be cut. */
+ * Parameters are always replicated over cp (ZeRO shards them), and over etp
+ * only experts' parameters could be sharded. */
 #include "sharding.h"
 
-/* A warning begins at a share of a step's FLOPs; parameters at these bytes and
- * at the same share of what a rank holds. */
+/* Thresholds of warnings: share of a step's FLOPs; bytes of parameters, and the
+ * same share of a rank's parameters. */
 static const double SHARE = 0.01;
 static const double MIB = 1 << 20;
 
 /* ---- why ----------------------------------------------------------------- */
 
-/* The optimizer's work is ZeRO's to share out. */
+/* Does m apply to n? The optimizer's work is shared by ZeRO. */
 static int on_grid(const Partitioner *part, const Node *n, MeshAxis m)
 {
     return n->reg != REGpost && part->grid[n->id] == (m == Metp || m == Mep);
 }
 
-/* The axes that m cuts of any node; vec. */
+/* Returns a vec of the axes that m shards in any node. */
 static Axis **cut_axes(const Partitioner *part, MeshAxis m)
 {
     const Graph *g = part->graph;
@@ -69,10 +69,10 @@ static void say_cuts(const Partitioner *part, MeshAxis m)
 
 /* ---- work and parameters that stay whole --------------------------------- */
 
-/* By line of the model: layers of a loop are one. */
+/* Redundancy of a line of the model; layers of a loop share it. */
 typedef struct Waste {
     Loc loc;
-    const Node *node; /* the one that wastes most */
+    const Node *node; /* the node with the largest redundancy */
     double most, sum;
 } Waste;
 
@@ -96,7 +96,7 @@ static void add_waste(Arena *a, Waste **v, const Node *n, double x)
     }
 }
 
-/* Atoms of m over which all ranks hold or do the same of n. */
+/* Returns the number of copies of n over the atoms of m. */
 static double copies(const Graph *g, const Node *n, MeshAxis m)
 {
     uint32_t cut = 0;
@@ -114,7 +114,7 @@ static double times(const Graph *g, const Node *n)
     return n->reg == REGbody || n->reg == REGden ? (double)micro_turns(g) : 1;
 }
 
-/* FLOPs that a rank spends on n in a step. */
+/* Returns the FLOPs of n on a rank in a step. */
 static double work(const Graph *g, const Node *n)
 {
     return cost_of(g, n).flops * times(g, n);
@@ -136,7 +136,7 @@ static double sum_of(const Graph *g, Measure *measure)
     return sum;
 }
 
-/* What more than one rank of m does, or holds. */
+/* Returns the redundant work or parameters over m, by line. */
 static Waste *wasted(const Partitioner *part, MeshAxis m, Measure *measure)
 {
     const Graph *g = part->graph;

@@ -1,4 +1,5 @@
-/* post.c: nodes of `post`, which runs once a step after its micro-batches. */
+/* post.c: builds nodes of `post`, which runs once a step after its
+ * micro-batches. */
 #include "training.h"
 
 Node *post_op2(TrainStep *step, Op op, Node *a, Node *b)
@@ -75,7 +76,7 @@ void post_needs(TrainStep *step, Node *condition)
         step->ok ? post_op2(step, Oland, step->ok, condition) : condition;
 }
 
-/* The value, or the old one where the step is held back. */
+/* Returns the value, or the old one if the step is skipped. */
 Node *post_if_ok(TrainStep *step, Node *value, Node *old)
 {
     Node *n = g_cast(step->g, value, old->dt);

@@ -1,13 +1,13 @@
-/* step.c: what one training step adds around the bodies. Losses and statistics
- * leave the body through accumulators; `post` has the model's own updates and
- * what the optimizer writes (optimize.c). A loss or norm that is not finite
- * skips every write, unless train.skip_bad=0. In `eval` only the losses are
- * kept. */
+/* step.c: builds the parts of a training step around the bodies. Losses and
+ * statistics leave the body through accumulators; `post` has the model's own
+ * updates and the optimizer's writes (optimize.c). A loss or norm that is not
+ * finite skips all writes, unless train.skip_bad=0. `eval` has only the
+ * losses. */
 #include "training.h"
 
 /* ---- statistics over the step -------------------------------------------- */
 
-/* A reduction over batch as post sees it: over all micro-batches as well. */
+/* Returns a reduction over batch in post: over all micro-batches too. */
 static Node *statistic(TrainStep *step, Node *n)
 {
     static const Reduce ops[] = {
@@ -35,7 +35,7 @@ static Node *statistic(TrainStep *step, Node *n)
     return post_op2(step, Omul, all, post_num(step, 1 / count));
 }
 
-/* Those that infer cannot know. */
+/* Are the dims of op unknown to infer? */
 static int has_own_dims(Op op)
 {
     switch (op) {
@@ -52,7 +52,7 @@ static int has_own_dims(Op op)
     }
 }
 
-/* In post without micro. */
+/* Sets such dims in post, without micro. */
 static void own_dims(Graph *g, Node *n)
 {
     int at = dim_of(n, g_micro(g));
@@ -77,7 +77,7 @@ static Node *copy_in_post(TrainStep *step, const Node *n, const Node *user)
             optab[user->op].name);
     for (int k = 0; k < n->nin; k++) {
         in[k] = post_value(step, n->in[k], user);
-        if (n->body && in[k]->dt != n->in[k]->dt) /* the type its body takes */
+        if (n->body && in[k]->dt != n->in[k]->dt) /* the body's type */
             in[k] = in_post(g_cast(step->g, in[k], n->in[k]->dt));
     }
     c = g_copyof(step->g, n, in);
@@ -85,7 +85,7 @@ static Node *copy_in_post(TrainStep *step, const Node *n, const Node *user)
     return in_post(infer(step->g, c));
 }
 
-/* The value of n in post. */
+/* Returns the value of n in post. */
 static Node *post_value(TrainStep *step, Node *n, const Node *user)
 {
     void **to = table_at(step->post, KEYP(n));
@@ -105,7 +105,8 @@ static Node *over_step(Graph *g, Node *n)
     return g_accum(g, g_total(g, g_cast(g, g_per_micro(g, n), Df32)), Radd);
 }
 
-/* Sum over micro-batches of t, divided by the same sum of den. */
+/* Returns the sum of a loss over micro-batches, divided by that of its
+ * denominator. */
 static Node *loss_value(TrainStep *step, const Node *n)
 {
     Node *den = n->nin > 1 ? over_step(step->g, n->in[1])
@@ -114,7 +115,8 @@ static Node *loss_value(TrainStep *step, const Node *n)
     return post_op2(step, Odiv, over_step(step->g, n->in[0]), den);
 }
 
-/* Losses of one name (a router's in every layer) are reported as their sum. */
+/* Adds a loss; losses of one name (a router's in every layer) are reported as
+ * their sum. */
 static void add_loss(TrainStep *step, const Node *n, Table *named)
 {
     Node *v = loss_value(step, n);
@@ -142,14 +144,15 @@ static void report_losses(TrainStep *step, Node **node, size_t count,
 
 /* ---- the pass ------------------------------------------------------------ */
 
-/* A metric of a layer carries the layer's name. */
+/* Returns the name of a metric, with the layer's name for a metric of a
+ * layer. */
 static const char *metric_name(Graph *g, const Node *n)
 {
     return strf(g->arena, "metric.%s%s%s", n->scope->path,
                 *n->scope->path ? "." : "", n->at.metric.name);
 }
 
-/* The largest element of n in all micro-batches. */
+/* Returns the largest element of n over all micro-batches. */
 static Node *largest(TrainStep *step, Node *n)
 {
     Node *x = g_cast(step->g, g_per_micro(step->g, n), Df32);
@@ -160,7 +163,7 @@ static Node *largest(TrainStep *step, Node *n)
     return g_accum(step->g, g_red(step->g, Omax, x, ax, x->nd), Rmax);
 }
 
-/* One sweep over the nodes there were: what kind each is decides. */
+/* Adds sinks for losses, metrics and updates of the model. */
 static void add_sinks(TrainStep *step, Node **node, size_t count)
 {
     Table *named = table_new(step->g->arena);
@@ -191,10 +194,10 @@ static void add_updates(TrainStep *step, Node **node, size_t count)
         }
 }
 
-/* More rows than room somewhere: nothing is written, the fallback will be. The
- * layers where are counted: stages add theirs up at once. A step that is told
- * to hold, because the one before it may have to run again, writes nothing
- * either and says the same. */
+/* Skips all writes if rows overflowed in a layer; the fallback runs the step
+ * again. The number of such layers is counted, summed over stages. A step that
+ * must hold, because the one before it may run again, writes nothing either and
+ * reports the same. */
 static void stop_on_overflow(TrainStep *step, Node **node, size_t count)
 {
     Node *any = NULL;
@@ -213,8 +216,8 @@ static void stop_on_overflow(TrainStep *step, Node **node, size_t count)
     post_needs(step, post_op2(step, Ole, any, post_num(step, 0)));
 }
 
-/* Regions one after another, for readers; what stands ready goes where it is
- * first read. */
+/* Sorts nodes by region, for readability; sources move to the first region that
+ * reads them. */
 static void by_region(Graph *g)
 {
     size_t n = vec_len(g->node), k = 0;
