@@ -1,17 +1,17 @@
-/* ckpt_save.c: checkpoints while training goes on. A save is a row of stages; a
- * thread runs them, from a snapshot of what the checkpoint holds:
+/* ckpt_save.c: asynchronous checkpoints. A save is a sequence of stages. A
+ * thread runs them from a snapshot of the checkpoint's tensors:
  *
- *     copy      every process    what it writes, to the host's memory
- *     begin     the first        the folder under another name, files' sizes
- *     write     every process    its boxes, and their hashes
- *     rest      every process    hashes of what no process had whole
- *     end       the first        state, index, sync, the folder's name, pruning
+ *     copy      every process    copy its parts to the host's memory
+ *     begin     the first        make the folder (temporary name) and files
+ *     write     every process    write its boxes and hash them
+ *     rest      every process    hash pieces that no process held whole
+ *     end       the first        state, index, sync, rename, pruning
  *
- * After a stage that others build on all processes say whether they are well:
- * MPI is asked by the thread that trains, without waiting, as often as it calls
- * saver_poll. One process alone goes through all stages by itself. One save is
- * in flight: the next waits for it. Without a snapshot, and at the end of a
- * run, training waits; the stages and the bytes are the same. */
+ * After some stages all processes agree whether they succeeded. The training
+ * thread polls that collective in saver_poll and does not wait. A single
+ * process needs no agreement. At most one save is in flight: the next waits for
+ * it. Without a snapshot, and at the end of a run, training waits; stages and
+ * bytes are the same. */
 #include <pthread.h>
 #include <time.h>
 
@@ -24,17 +24,18 @@ struct Saver {
     Arena *mem;
     Exec *x;
     const char *dir;
-    int first, several; /* this process is; there are */
-    CkptFile live[2];   /* from: the tensors */
-    CkptFile copied[2]; /* from: the snapshot */
-    Snapshot *snap;     /* null: saves wait */
-    Pool *own;          /* the thread's */
+    int first, several; /* is this process the first? are there several? */
+    CkptFile live[2];   /* sources in the tensors */
+    CkptFile copied[2]; /* sources in the snapshot */
+    Snapshot *snap;     /* null: training waits for saves */
+    Pool *own;          /* the save thread's */
     pthread_t thread;
-    pthread_mutex_t lock; /* of these three: */
+    pthread_mutex_t lock; /* of the next three */
     pthread_cond_t turn;
-    int go, stop, there; /* run stages; end; the snapshot is taken */
+    int go, stop, there; /* run stages; end the thread; snapshot taken */
 
-    /* the save in flight: the thread's while `go`, else the trainer's */
+    /* the save in flight; owned by the thread while `go`, else by the
+     * trainer */
     int busy, ready, asking, beside;
     const CkptFile *file;
     Pool *pool;
@@ -43,9 +44,9 @@ struct Saver {
     State state;
     Text tuned;
     char *tmp;
-    int at, bad, speaks;  /* stage; a process failed; this one says why */
-    const char *why;      /* how this one failed */
-    double began, waited; /* seconds: for the one before */
+    int at, bad, speaks;  /* stage; a process failed; this one reports it */
+    const char *why;      /* error of this process */
+    double began, waited; /* seconds; waited: for the previous save */
     Saved saved;
 };
 
@@ -122,7 +123,8 @@ static const char *end(Saver *saver)
     return why;
 }
 
-/* all: every process runs it. meets: then all say whether they are well. */
+/* all: every process runs it. meets: all processes agree on success after it.
+ */
 static const struct {
     const char *(*run)(Saver *);
     int all, meets;
@@ -138,7 +140,7 @@ static const struct {
 
 enum { NSTAGE = countof(stages), END = NSTAGE - 1 };
 
-/* From the next stage to one where all meet, or to the last. */
+/* Runs stages from the next one through the first that meets, or the last. */
 static void run_stages(Saver *saver)
 {
     int meets = 0;
@@ -198,7 +200,7 @@ static int is_working(Saver *saver)
     return go;
 }
 
-/* Do all know how all are? The lowest rank that failed says why. */
+/* Has the agreement finished? The lowest failed rank reports its error. */
 static int agreed(Saver *saver)
 {
     const Comm *comm = saver->x->comm;
@@ -227,7 +229,7 @@ static void finish(Saver *saver)
     saver->ready = 1;
 }
 
-/* As far as it goes without waiting. */
+/* Advances the save in flight as far as possible without waiting. */
 static void advance(void *self)
 {
     Saver *saver = self;
@@ -252,7 +254,7 @@ const Saved *saver_poll(Saver *saver)
     return &saver->saved;
 }
 
-/* Until none is in flight: for this process, or for others. */
+/* Waits until no save is in flight in this process or in others. */
 static void wait_here(Saver *saver)
 {
     int others = 0;
@@ -280,7 +282,7 @@ const Saved *saver_wait(Saver *saver)
     return saver_poll(saver);
 }
 
-/* Before the first step that writes what lasts. */
+/* Called before the first step that writes persistent tensors. */
 static void guard(void *self)
 {
     Saver *saver = self;
@@ -294,7 +296,7 @@ static void guard(void *self)
     saver->saved.stopped += monotonic() - began;
 }
 
-/* Where its bytes come from, and who moves them. */
+/* Chooses the source of the bytes and the thread that moves them. */
 static void take_source(Saver *saver, SaveHow how)
 {
     int copies = saver->snap && (how == SAVEbeside || exec_apart(saver->x));
@@ -342,7 +344,7 @@ void saver_save(Saver *saver, const State *state, const Text *tuned,
 
 /* ---- opening ------------------------------------------------------------- */
 
-/* Few threads beside those that compute: on a GPU nearly all are idle. */
+/* Threads of a save: few while the host computes, most of them on a GPU. */
 static int threads_beside(const Exec *exec)
 {
     int n = pool_size(exec->pool);
@@ -351,7 +353,7 @@ static int threads_beside(const Exec *exec)
     return n < 1 ? 1 : n > MOSTTHREADS ? MOSTTHREADS : n;
 }
 
-/* The same boxes, in the snapshot. */
+/* Sets the boxes of `copied` to those of `live`, with snapshot addresses. */
 static void copy_files(Saver *saver)
 {
     for (int i = MODEL; i <= OPTIM; i++) {
@@ -446,7 +448,7 @@ int ckpt_save(Exec *exec, const char *dir, const State *state)
     return bad ? -1 : 0;
 }
 
-/* A GPU that hangs gives no snapshot. */
+/* A device that hangs cannot give a snapshot. */
 void saver_finish(void)
 {
     Saver *saver = current;

@@ -1,25 +1,25 @@
-/* ckpt_write.c: files of checkpoints, written and hashed by threads in pieces.
+/* ckpt_write.c: checkpoint files, written and hashed in pieces by threads.
  *
- * A thread gathers a piece from what the ranks of this process hold, hashes it,
- * and writes it past the page cache, which would cost as much again as the
- * disk. A piece of which other processes hold a part is written run by run,
- * through the cache. Hashes of pieces wait in a file beside (<file>.pieces, 16
- * bytes a piece, zeros where nobody had it whole) until the index is made; what
- * is missing there is read back, by all processes when there are several.
+ * A thread gathers a piece from the ranks of this process, hashes it, and
+ * writes it with O_DIRECT: the page cache would double the cost. A piece that
+ * other processes share is written run by run through the cache. Hashes of
+ * pieces are stored in <file>.pieces (16 bytes a piece, zeros where no process
+ * held it whole) until the index is written. Missing hashes are computed from
+ * the file, divided among all processes.
  *
- * Nothing here says anything or ends the process: a save may be the work of a
- * thread beside training. */
+ * Functions report errors by return values only: they may run on a thread
+ * beside training. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include "ckpt.h"
 
-/* The hash of a file: as long as one piece or shorter, its XXH3-128; else that
- * of the hashes of its pieces, high half first, big-endian. Checkpoints of
- * before have the hash of the whole file. */
+/* The hash of a file of at most one piece is its XXH3-128; of a longer file,
+ * the XXH3-128 of its pieces' hashes, high half first, big-endian. Older
+ * checkpoints have the hash of the whole file. */
 enum { PAGE = 4096 };
 
-/* Pieces that the disk reads meanwhile. */
+/* Pieces of read-ahead. */
 enum { AHEAD = 4 };
 
 typedef XXH128_canonical_t Hash;
@@ -34,7 +34,7 @@ static char *beside(Arena *a, const char *path)
     return strf(a, "%s.pieces", path);
 }
 
-/* A hash as text: 32 digits. */
+/* A hash as 32 hexadecimal digits. */
 static char *digits(Arena *a, XXH128_hash_t h)
 {
     return strf(a, "%016lx%016lx", h.high64, h.low64);
@@ -51,18 +51,18 @@ typedef struct Writer {
     const Mesh *mesh;
     const FilePart *box;    /* vec */
     int64_t bytes;          /* of the file */
-    int fd, direct, hashes; /* direct: past the cache, or fd; -1: none */
+    int fd, direct, hashes; /* direct: O_DIRECT, or equal to fd; -1: none */
     _Atomic int error;      /* errno of the first failure */
 } Writer;
 
-/* A box's runs as far as they lie in a piece. */
+/* The runs of a box that lie in a piece. */
 typedef struct PieceFill {
     Writer *w;
     const FilePart *box;
     int64_t lo, hi;       /* bytes of the file */
-    uint8_t *piece, *raw; /* raw: room for another */
+    uint8_t *piece, *raw; /* raw: scratch, as large as a piece */
     int64_t filled;
-    int write; /* write the runs instead */
+    int write; /* write the runs to the file, do not gather */
 } PieceFill;
 
 static void put_at(Writer *writer, int fd, const void *p, int64_t n, int64_t at)
@@ -80,8 +80,8 @@ static void put_at(Writer *writer, int fd, const void *p, int64_t n, int64_t at)
     }
 }
 
-/* Elements of fp32, in raw. A file's tensors begin at whole elements, and so do
- * pieces. */
+/* Joins halves of fp32 elements in raw. Tensors and pieces begin at element
+ * boundaries. */
 static const uint8_t *join_run(PieceFill *fill, int64_t at, int64_t n)
 {
     const uint16_t *rounded = (const uint16_t *)fill->box->from + at;
@@ -118,7 +118,7 @@ static int in_piece(const PieceFill *fill, const FilePart *box)
     return box->at < fill->hi && box->at + box->bytes > fill->lo;
 }
 
-/* What is made of other files. */
+/* Fills the runs that are converted from other files. */
 static void one_made(PieceFill *fill)
 {
     const FilePart *part = fill->box;
@@ -156,7 +156,7 @@ static PieceFill piece_at(Writer *writer, int64_t i)
     return (PieceFill){ .w = writer, .lo = lo, .hi = hi };
 }
 
-/* What piece i is made of is read from its files. */
+/* Starts read-ahead of the source files of piece i. */
 static void read_ahead(Writer *writer, int64_t i)
 {
     PieceFill f = piece_at(writer, i);
@@ -219,7 +219,7 @@ const char *pieces_layout(Arena *a, const char *path, const char *head,
     return why ? why : ckpt_layout(a, path, head, len, total);
 }
 
-/* Both files, and the first once more to go past the cache. */
+/* Opens the file, its hashes, and the file again with O_DIRECT. */
 static int open_all(Arena *a, Writer *writer, const char *path, PieceWrite how)
 {
     writer->fd = open(path, O_RDWR | O_CLOEXEC);
@@ -234,7 +234,7 @@ static int open_all(Arena *a, Writer *writer, const char *path, PieceWrite how)
     return 0;
 }
 
-/* Some file systems tell here what they could not write. */
+/* close() may return a deferred write error. */
 static void close_all(Writer *writer)
 {
     if (writer->direct >= 0 && writer->direct != writer->fd &&
@@ -267,8 +267,8 @@ typedef struct PieceReader {
     int fd;
     int64_t bytes;       /* of the file */
     Hash *hash;          /* vec, by piece; zeros: unknown */
-    int64_t first;       /* piece, of those to read */
-    int64_t part, parts; /* every parts-th of them only */
+    int64_t first;       /* first piece to read */
+    int64_t part, parts; /* reads every parts-th of them */
     _Atomic int error;
 } PieceReader;
 
@@ -300,7 +300,7 @@ static void read_piece(PieceReader *reader, int64_t i, uint8_t *to)
     }
 }
 
-/* The disk reads the next piece while one is hashed. */
+/* Hashes pieces lo .. hi - 1; reads ahead by one piece. */
 static void hash_pieces(void *ctx, int64_t lo, int64_t hi)
 {
     PieceReader *reader = ctx;
@@ -332,7 +332,7 @@ static Hash *unknown_hashes(Arena *a, int64_t n)
     return v;
 }
 
-/* 0, or -1 and errno. */
+/* Returns 0; -1 with errno. */
 static int open_reader(Arena *a, PieceReader *reader, const char *path)
 {
     struct stat st;
@@ -377,7 +377,7 @@ static void take_known(PieceReader *reader, const void *known)
         memcpy(reader->hash, known, vec_len(known) * sizeof(Hash));
 }
 
-/* What this process found is written beside. */
+/* Writes the hashes that this process computed to its side file. */
 static int keep_part(Arena *a, PieceReader *reader, const char *path,
                      const Hash *before)
 {
@@ -411,7 +411,8 @@ const char *pieces_rest(Arena *a, Pool *pool, const char *path, int64_t part,
     return bad ? ckpt_why(a, "cannot read back", path) : NULL;
 }
 
-/* Who cannot read its part, or sees another file, leaves it unknown. */
+/* A process that cannot read its part, or sees another file, leaves its hashes
+ * unknown. */
 const void *pieces_shared(Arena *a, Pool *pool, Comm *comm, const char *path)
 {
     PieceReader r;

@@ -1,23 +1,23 @@
-/* hfconfig.c: the config.json of a Hugging Face folder: its values, with those
- * of transformers for keys that it lacks; its comparison with a model's
- * hf{ config={..} }; the one that an export writes. */
+/* hfconfig.c: config.json of a Hugging Face folder: its values, with the
+ * defaults of transformers for absent keys; the comparison with a model's
+ * hf{ config={..} }; the config.json of an export. */
 #include <ctype.h>
 
 #include "ckpt.h"
 
 typedef enum KeyRule {
-    SAME,   /* a folder and a model agree on it */
-    OURS,   /* they need not: the model's goes out */
-    THEIRS, /* they need not: the folder's goes out */
+    SAME,   /* folder and model must agree */
+    OURS,   /* may differ: an export writes the model's */
+    THEIRS, /* may differ: an export writes the folder's */
 } KeyRule;
 
-/* Keys that are compared also where a side lacks them, with the value that this
- * means in families without a row in hf_defaults.def, and keys that need not
- * agree. Any other is compared where the model has it. */
+/* Keys that are compared even if a side lacks them, with the default of
+ * families without a row in hf_defaults.def, and keys that may differ. Any
+ * other key is compared if the model has it. */
 static const struct ConfigKey {
     const char *key;
     KeyRule rule;
-    const char *absent; /* JSON; null: nothing follows */
+    const char *absent; /* JSON; null: no default */
 } rules[] = {
     /* clang-format off */
     { "hidden_act", SAME, "\"silu\"" },
@@ -46,7 +46,7 @@ static const struct ConfigKey {
     /* clang-format on */
 };
 
-/* What stretches positions, and what each number is where it is not said. */
+/* Keys of rope_scaling and their defaults. */
 static const struct {
     const char *key;
     double absent;
@@ -77,7 +77,7 @@ static JsonValue json_of(const char *text)
     return v;
 }
 
-/* Numbers of positions stand in an object of their own, by two names. */
+/* RoPE parameters are an object with one of two names. */
 JsonValue hf_config_positions(JsonValue config)
 {
     JsonValue v = jv_get(config, "rope_parameters");
@@ -85,7 +85,7 @@ JsonValue hf_config_positions(JsonValue config)
     return jv_kind(v) == JSONobject ? v : jv_get(config, "rope_scaling");
 }
 
-/* A key's value, among those of positions too; a null counts. */
+/* A key's value in config or its RoPE object, null included. */
 static JsonValue own_value(JsonValue config, const char *key)
 {
     JsonValue v = jv_get(config, key), at = { 0 };
@@ -95,7 +95,7 @@ static JsonValue own_value(JsonValue config, const char *key)
     return at.s ? at : v;
 }
 
-/* Does the config have the key, or another name of the number of experts? */
+/* Has the config the key, or an alias of the number of experts? */
 static int says(JsonValue config, const char *key)
 {
     static const char *const experts[] = { "num_experts", "num_local_experts",
@@ -108,7 +108,7 @@ static int says(JsonValue config, const char *key)
     return own_value(config, key).s != NULL;
 }
 
-/* The value that transformers gives to a key where config.json lacks it. */
+/* The default of transformers for an absent key. */
 static JsonValue family_value(JsonValue config, const char *key)
 {
     static const struct {
@@ -118,7 +118,7 @@ static JsonValue family_value(JsonValue config, const char *key)
 #include "hf_defaults.def"
     };
     JsonValue type = jv_get(config, "model_type");
-    int kimi = jv_is(type, "kimi_k2"); /* its class has DeepSeek-V3's */
+    int kimi = jv_is(type, "kimi_k2"); /* with DeepSeek-V3's defaults */
 
     for (int i = 0; i < countof(families); i++)
         if (kimi ? !strcmp(families[i].type, "deepseek_v3")
@@ -132,7 +132,7 @@ int hf_config_says(JsonValue config, const char *key)
     return own_value(config, key).s != NULL;
 }
 
-/* A key's value, or that of transformers; no value: none, or null. */
+/* A key's value, or the default of transformers; no value: absent or null. */
 static JsonValue hf_config_get(JsonValue config, const char *key)
 {
     JsonValue v =
@@ -141,7 +141,7 @@ static JsonValue hf_config_get(JsonValue config, const char *key)
     return jv_kind(v) == JSONnull ? (JsonValue){ 0 } : v;
 }
 
-/* A key or a number; NaN: the config has it not. */
+/* An operand of a formula: a key or a number; NaN: absent from the config. */
 static double operand(JsonValue config, const char **s)
 {
     size_t n = strcspn(*s, "|+*/");
@@ -186,7 +186,7 @@ const char *hf_config_stretch(JsonValue config)
     return !s || !strcmp(s, "default") ? "" : s;
 }
 
-/* ---- do two agree? ------------------------------------------------------- */
+/* ---- comparison ---------------------------------------------------------- */
 
 static const char *shown(Arena *a, JsonValue v)
 {
@@ -211,8 +211,8 @@ static const char *differ(Arena *a, const char *key, JsonValue theirs,
                 shown(a, ours));
 }
 
-/* The value that a config means by a key: `family` where it lacks the key,
- * `absent` where it is null, or where the family has none. */
+/* The effective value of a key: `family` if the config lacks it, `absent` if it
+ * is null or the family has no default. */
 static JsonValue meant(JsonValue config, const char *key, JsonValue family,
                        JsonValue absent)
 {
@@ -222,8 +222,8 @@ static JsonValue meant(JsonValue config, const char *key, JsonValue family,
     return jv_kind(v) == JSONnull ? (JsonValue){ 0 } : v;
 }
 
-/* Null, or how they differ. absent: JSON of a key that is compared also where
- * a side lacks it. */
+/* Null, or the difference. absent: default (JSON) of a key that is compared
+ * even if a side lacks it. */
 static const char *compare_key(Arena *a, JsonValue model, JsonValue folder,
                                const char *key, const char *absent)
 {
@@ -259,7 +259,7 @@ static const char *compare_positions(Arena *a, JsonValue model,
     return NULL;
 }
 
-/* Queries that see only so many positions before them, where it is in use. */
+/* Compares sliding_window, if it is in use. */
 static const char *compare_window(Arena *a, JsonValue model, JsonValue folder)
 {
     const char *key = "sliding_window";
@@ -309,10 +309,10 @@ const char *hf_config_unread(Arena *a, JsonValue config)
                 shown(a, kind), shown(a, block));
 }
 
-/* ---- out ----------------------------------------------------------------- */
+/* ---- export -------------------------------------------------------------- */
 
-/* Positions' numbers of ours among theirs, where they have one object for all
- * of them. 0: they have none. */
+/* Merges the model's RoPE parameter into the folder's RoPE object. 0: the
+ * folder has none. */
 static int merge_positions(Arena *a, JsonMember **out, const char *key,
                            JsonValue ours)
 {
@@ -333,7 +333,7 @@ static int merge_positions(Arena *a, JsonMember **out, const char *key,
     return 1;
 }
 
-/* v as a real, where transformers types the key so: it refuses integers. */
+/* v as a real if transformers declares the key a float: it refuses integers. */
 static JsonValue typed(Arena *a, JsonValue model, const char *key, JsonValue v)
 {
     JsonValue usual = family_value(model, key);
@@ -357,14 +357,14 @@ JsonMember *hf_config_merge(Arena *a, JsonValue model, JsonValue folder)
         v = typed(a, model, name, v);
         const struct ConfigKey *rule = rule_of(name);
         JsonValue theirs = own_value(folder, name);
-        if (!theirs.s && says(folder, name)) /* by another name */
+        if (!theirs.s && says(folder, name)) /* has an alias */
             continue;
         if ((theirs.s && rule && rule->rule == THEIRS) ||
             jv_same(a, theirs, v) || merge_positions(a, &out, name, v))
             continue;
         jv_set(a, &out, name, v);
     }
-    /* weights go out without */
+    /* exported weights are not quantized */
     jv_set(a, &out, "quantization_config", (JsonValue){ 0 });
     return out;
 }

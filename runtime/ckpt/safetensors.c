@@ -1,13 +1,12 @@
-/* safetensors.c: the file format, read strictly.
+/* safetensors.c: strict reader and writer of the safetensors format.
  *
  *     u64 n, n bytes of JSON, then the data:
  *     {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}
  *
- * A file is refused, with the reason, when keys repeat, when a tensor's bytes
- * do not equal its shape's, or when tensors overlap or leave holes. Offsets are
- * checked before any is used; nothing here exits, so a caller may try another
- * file. In files we write, __metadata__ holds the axes of each tensor ("axes
- * <name>": "expert hidden ffn"), so a reader with another axis order can
+ * The reader returns an error if keys repeat, if a tensor's bytes do not match
+ * its shape, or if tensors overlap or leave holes. Offsets are checked before
+ * use. In files that Pleat writes, __metadata__ holds the axes of each tensor
+ * ("axes <name>": "expert hidden ffn"), so a reader with another axis order can
  * permute. */
 #include "ckpt.h"
 
@@ -24,7 +23,7 @@ static const struct {
 #include "filetypes.def"
 };
 
-/* FTnone: no such type. */
+/* FTnone: unknown type. */
 static FileType type_named(const char *s)
 {
     FileType dt = FTcount;
@@ -105,7 +104,7 @@ int64_t st_elems(const StTensor *tensor)
     return n;
 }
 
-/* To nearest even; 65520 and more is infinite. */
+/* Rounds to nearest even; 65520 and above becomes infinite. */
 static uint16_t f32_to_f16(float f)
 {
     uint32_t u;
@@ -158,7 +157,8 @@ double st_get(FileType dt, const uint8_t *p, int64_t i)
 
 /* ---- reading ------------------------------------------------------------- */
 
-/* A list of whole numbers, at most n, to x. Returns how many; -1: no such. */
+/* Reads a list of at most n integers to x. Returns their count; -1: not such a
+ * list. */
 static int read_list(JsonValue list, int64_t *x, int n)
 {
     JsonValue key, v;
@@ -248,7 +248,7 @@ static const char *check_tiling(Arena *a, const StFile *file, int64_t avail)
     return at == avail ? NULL : "bytes follow the last tensor";
 }
 
-/* "axes <name>" of __metadata__ to the tensors. */
+/* Sets the tensors' axes from "axes <name>" of __metadata__. */
 static void read_axes(Arena *a, StFile *file, JsonValue meta)
 {
     JsonValue key, v;
@@ -379,7 +379,7 @@ StFile *st_need(Arena *a, const char *path)
 
 /* ---- writing ------------------------------------------------------------- */
 
-/* Largest elements first, so that all are aligned. */
+/* Orders by element size, descending: all tensors are then aligned. */
 static int by_size(const void *a, const void *b)
 {
     const StTensor *x = a, *y = b;

@@ -1,11 +1,12 @@
-/* snapshot.c: a copy of what this process writes of a checkpoint, in the host's
- * memory, so that training goes on while it is written. It is taken between two
- * updates: a step's forward and backward only read what lasts, so they run
- * meanwhile, and the first step of a program that writes it waits.
+/* snapshot.c: a copy in the host's memory of the tensors that this process
+ * writes to a checkpoint, so that training continues during the write. The copy
+ * is taken between two updates: forward and backward only read persistent
+ * tensors, so they run during the copy; the first program that writes
+ * persistent tensors waits for it.
  *
- * Its room is planned when the run starts, for all processes of a host
- * together: train.snapshot says how much there is, or else what is free.
- * Without room for all there is none for anybody, and saves wait. */
+ * The memory is reserved when the run starts, for all processes of a host
+ * together, within train.snapshot or the free memory. If any process lacks
+ * memory, no process has a snapshot and training waits for saves. */
 #include <time.h>
 
 #include "ckpt.h"
@@ -20,14 +21,14 @@ enum {
 
 struct Snapshot {
     Exec *x;
-    Extent **range; /* by rank here: vec */
-    int64_t *at;    /* by rank here: where its part begins */
+    Extent **range; /* vec of each local rank */
+    int64_t *at;    /* offset of each local rank's part */
     int64_t bytes;
     uint8_t *mem;
-    void *behind; /* event: what a copy is behind */
+    void *behind; /* event that a copy waits for */
 };
 
-/* ---- how large ----------------------------------------------------------- */
+/* ---- size ---------------------------------------------------------------- */
 
 static int64_t copied_bytes(const Extent *extent)
 {
@@ -65,13 +66,13 @@ static void plan_ranges(Arena *a, Snapshot *snapshot)
     }
 }
 
-/* ---- how much room ------------------------------------------------------- */
+/* ---- available memory ---------------------------------------------------- */
 
 typedef struct Demand {
-    int64_t snapshot, steps; /* bytes: of this; that steps have yet to touch */
+    int64_t snapshot, steps; /* bytes; steps: not yet touched by steps */
 } Demand;
 
-/* On a device with memory of its own steps take none of the host's. */
+/* Steps on a device with its own memory take none of the host's. */
 static Demand demand_of(const Snapshot *snapshot)
 {
     Demand m = { snapshot->bytes, 0 };
@@ -84,7 +85,7 @@ static Demand demand_of(const Snapshot *snapshot)
     return m;
 }
 
-/* Of all processes of this host. */
+/* The sum over all processes of this host. */
 static Demand demand_here(Arena *a, const Snapshot *snapshot)
 {
     Comm *comm = snapshot->x->comm;
@@ -102,7 +103,8 @@ static Demand demand_here(Arena *a, const Snapshot *snapshot)
     return sum;
 }
 
-/* What it is allowed to take, or can, less what steps need and some spare. */
+/* Bytes for snapshots: the limit or the free memory, less the demand of steps
+ * and a reserve. */
 static int64_t room_for(const Exec *exec, const Demand *demand)
 {
     const char *given = opts_str(exec->plan->opts, "train.snapshot");
@@ -120,8 +122,8 @@ static void touch(void *ctx, int64_t lo, int64_t hi)
     memset((uint8_t *)ctx + lo, 0, (size_t)(hi - lo));
 }
 
-/* Touched now, so that no save pays for its pages; some devices want them to
- * stay. 0: there is no room after all. */
+/* Allocates and touches the pages, so that no save pays for page faults; some
+ * devices pin them. 0: out of memory. */
 static int take_room(Snapshot *snapshot)
 {
     size_t n = (size_t)room_bytes(snapshot);
@@ -140,8 +142,7 @@ static int take_room(Snapshot *snapshot)
     return 0;
 }
 
-/* A line: so many bytes are needed, there is room for so many; were they given
- * on all hosts? */
+/* A line of bytes needed and available. given: all hosts have the memory. */
 static void say_room(Text *out, int64_t need, int64_t room, int given)
 {
     const char *gib = gib_text(out->arena, need, room);
@@ -164,8 +165,8 @@ static void say_room(Text *out, int64_t need, int64_t room, int given)
         put(out, "which are not to be had everywhere\n");
 }
 
-/* In a graph the wait for a copy is a node of its own: the graph of a step is
- * the same whether there is a copy or not. */
+/* In a CUDA graph the wait for a copy is a node of its own: the graph of a step
+ * is the same with and without a copy. */
 static void open_copies(Snapshot *snapshot)
 {
     Exec *exec = snapshot->x;
@@ -201,14 +202,14 @@ void snapshot_close(Snapshot *snapshot)
     Exec *exec = snapshot->x;
     if (exec->copied)
         exec->dev->sync(exec->on, STREAMcopy);
-    exec->copied = NULL; /* the event stays: graphs may name it */
+    exec->copied = NULL; /* the event stays: graphs may refer to it */
     if (exec_apart(exec))
         exec->dev->unpin(exec->on, snapshot->mem, room_bytes(snapshot));
     free(snapshot->mem);
     snapshot->mem = NULL;
 }
 
-/* ---- taking it ----------------------------------------------------------- */
+/* ---- copying ------------------------------------------------------------- */
 
 const void *snapshot_of(const Snapshot *snapshot, int64_t rank, const void *p)
 {
@@ -225,8 +226,8 @@ const void *snapshot_of(const Snapshot *snapshot, int64_t rank, const void *p)
     die("snapshot: byte %ld of rank %ld is not in it", at, rank);
 }
 
-/* A device with memory of its own copies what it has by itself, behind what was
- * launched, and its own next writer of what lasts waits for that. */
+/* A device with its own memory copies asynchronously after the launched work;
+ * its next writer of persistent tensors waits for the copy. */
 void snapshot_start(Snapshot *snapshot)
 {
     Exec *exec = snapshot->x;

@@ -1,9 +1,10 @@
-/* strided_copy.c: elements of one file's order into another's. A Strided is a
- * box of elements that both have: a loop an axis, with its stride in either.
- * Loops are kept slowest of `to` first and merged where both orders agree, so a
- * matrix that is turned is two loops and one that is not is none: a copy of
- * bytes. strided_boxes cuts a piece to a range of the destination; what is left
- * are whole boxes, which are turned in tiles that stay in cache. */
+/* strided_copy.c: copies of elements between files with different axis orders.
+ * A Strided is a box of elements: one loop an axis, with its stride in source
+ * and destination. Loops are ordered by descending destination stride and
+ * merged where both orders agree: a transposed matrix has two loops, an equal
+ * order has none (memcpy). strided_boxes cuts a Strided to a range of the
+ * destination. The result is whole boxes, which are transposed in tiles that
+ * fit in cache. */
 #include "ckpt.h"
 
 enum { TILE = 64 };
@@ -38,7 +39,7 @@ void strided_merge(Strided *strided)
     strided->n = n;
 }
 
-/* The loop whose elements are nearest in the source. */
+/* The loop with the smallest stride in the source. */
 static int nearest_loop(const Stride *stride, int n)
 {
     int s = n - 1;
@@ -66,7 +67,7 @@ typedef struct Within {
     void *ctx;
 } Within;
 
-/* Elements from the first to the last of loops k and on. */
+/* Elements spanned by loops k and following. */
 static int64_t span(const Strided *strided, int k)
 {
     int64_t n = 1;
@@ -113,7 +114,7 @@ void strided_boxes(const Strided *strided, int64_t lo, int64_t hi, BoxFn *fn,
     cut(&c, 0, strided->to, strided->from);
 }
 
-/* ---- turning ------------------------------------------------------------- */
+/* ---- transposition ------------------------------------------------------- */
 
 typedef uint8_t V16 __attribute__((vector_size(16), aligned(1)));
 typedef uint16_t V8 __attribute__((vector_size(16), aligned(2)));
@@ -130,8 +131,8 @@ typedef uint32_t V4 __attribute__((vector_size(16), aligned(4)));
 #define LOW4(a, b)  __builtin_shufflevector(a, b, 0, 4, 1, 5)
 #define HIGH4(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
 
-/* A function that turns N x N elements, rows `down` and `out` bytes apart: log
- * N times, row i and row i + N / 2 are interleaved. */
+/* A function that transposes N x N elements with row strides of `down` and
+ * `out` bytes: log N rounds that interleave row i with row i + N / 2. */
 #define TURN(name, V, N, LOW, HIGH)                                         \
     static inline void name(const uint8_t *from, int64_t down, uint8_t *to, \
                             int64_t out)                                    \
@@ -165,9 +166,9 @@ static inline void turn_block(int size, const uint8_t *from, int64_t down,
         turn4(from, down, to, out);
 }
 
-/* TILE x TILE elements, by way of memory where rows lie side by side: those of
- * the files are often a power of two apart and would push each other out of the
- * cache. Meanwhile what stands `ahead` bytes further is fetched. */
+/* Transposes TILE x TILE elements through a contiguous buffer: row strides of
+ * files are often powers of two and would conflict in the cache. Prefetches the
+ * tile `ahead` bytes further. */
 static inline void turn_tile(int size, const uint8_t *from, int64_t down,
                              uint8_t *to, int64_t out, int64_t ahead)
 {
@@ -186,7 +187,7 @@ static inline void turn_tile(int size, const uint8_t *from, int64_t down,
         memcpy(to + i * out, mid + i * row, (size_t)row);
 }
 
-/* One element after another, s the outer loop. */
+/* Copies element by element; s is the outer loop. */
 static void plain(const uint8_t *from, uint8_t *to, int size, const Stride *s,
                   const Stride *d)
 {
@@ -203,8 +204,8 @@ static void plain(const uint8_t *from, uint8_t *to, int size, const Stride *s,
         }
 }
 
-/* What is left of tiles at the edges. s: near in the source; d: near in the
- * destination. */
+/* Copies the remainder at a tile edge. s: contiguous in the source; d:
+ * contiguous in the destination. */
 static void edge(const uint8_t *from, uint8_t *to, int size, Stride s, Stride d)
 {
     int64_t w = 16 / size, n = s.n / w * w, m = d.n / w * w;
@@ -231,7 +232,8 @@ static void whole(const uint8_t *from, uint8_t *to, int size, Stride s,
     }
 }
 
-/* Tiles along the rows of the source; ahead is the next one. */
+/* Transposes in tiles along the rows of the source; `ahead` is the next
+ * tile. */
 static void turn(const uint8_t *from, uint8_t *to, int size, Stride s, Stride d)
 {
     int fit = s.from == 1 && d.to == 1 && size <= 4;

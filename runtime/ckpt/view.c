@@ -1,5 +1,5 @@
-/* view.c: what of a tensor a rank holds, from a strided source: a tensor of a
- * file, turned, of another dtype, with scales. */
+/* view.c: loads a rank's part of a tensor from a strided source: a tensor of a
+ * file, possibly transposed, of another dtype, with scales. */
 #include "ckpt.h"
 
 enum { BLOCK = 128 }; /* rows and columns of one scale */
@@ -40,7 +40,7 @@ typedef struct ShardLoad {
     int same; /* source and tensor have one dtype */
 } ShardLoad;
 
-/* What weights of a checkpoint of masters are: most of what is loaded. */
+/* fp32 to bf16: the common case, weights of a checkpoint of masters. */
 static void round_row(uint16_t *to, const uint8_t *from, int64_t n)
 {
     float v;
@@ -51,14 +51,15 @@ static void round_row(uint16_t *to, const uint8_t *from, int64_t n)
     }
 }
 
-/* What those have not. */
+/* The low halves of fp32 that the bf16 weights lack. */
 static void cut_row(int16_t *to, const float *from, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         to[i] = f32_remainder(from[i]);
 }
 
-/* By way of floats, which hold what is read: no element asks what it is. */
+/* Converts through fp32, which holds every source dtype exactly: no per-element
+ * branch on the dtype. */
 static int load_floats(const ShardLoad *load, int64_t src, int64_t step,
                        int64_t dst, int64_t n)
 {
@@ -118,8 +119,8 @@ static void load_row(const ShardLoad *load, int64_t src, int64_t step,
     }
 }
 
-/* Dim d of the part: src is the element in the source, dst the place among the
- * rows of dim d. */
+/* Loads dim d of the part. src: element of the source; dst: row index of dim d.
+ */
 static void load(const ShardLoad *shard_load, int d, int64_t src, int64_t dst)
 {
     if (d == shard_load->t->nd) {
