@@ -1,70 +1,69 @@
-/* fit.c: how much time a stage of a program pays for memory: as little as makes
- * it fit. It has what `memory`, or the machine, leaves beside what lives in all
+/* fit.c: fits a stage of a program into memory at the least cost in time. The
+ * limit is `memory`, or the machine's memory, less the tensors that live in all
  * programs.
  *
- * What is rebuilt instead of kept, and in how many slices logits are made,
- * follows from a price of memory (Graph.price). Where a copy of the stage made
- * at price 0 fits, nothing is rebuilt that costs time. Else a price is sought
- * at which enough less is kept. Layers are alike, so one price makes the same
- * of all of them; the first ones have the next price of the scale, as many as
- * it takes:
+ * A price of memory (Graph.price, seconds a byte) determines which values are
+ * recomputed and the number of logits slices. If a copy of the stage compiled
+ * at price 0 fits, nothing that costs time is recomputed. Otherwise a price is
+ * searched at which enough bytes are freed. Layers are alike: one price makes
+ * the same choice in all layers. A level is a price and the number of first
+ * layers that have the next price of the scale:
  *
  *     kept   |=====.            each step of the scale changes all layers;
- *            |     '==.         a level lies between two of them
+ *            |     '==.         a level lies between two steps
  *            |  level --x===.
  *            +-----------------> price
  *
- * Prices are tried by recompute alone, which says what would be kept. Copies
- * are made to the end for the last level of the segment in which one should
- * fit, which tells how much is alive beside what is kept, and for the first
- * that fits by that; if either does not, for the next ones. Levels and segments
- * do not depend on the memory there is, and what fits into less fits into more:
- * with more memory the first level that fits is never a higher one, whatever
- * the layout of buffers does. What a level takes does not depend on the memory
- * either, so the fastest of all that fit is no slower in more of it. Nothing
- * rebuilt is level 0, with values in the host's memory and without. From the
- * first that fits on, of both, levels are made that can be faster: the least
- * that one may take is what nothing rebuilt nor copied does, and a REALth of
- * what it rebuilds; and what one made that keeps no less would take if nothing
- * waited for a copy. So more memory makes no slower plan but where fusion hides
- * more than that. A stage of several is compared by what it takes alone, with
- * all that others send it there; the first level that fits, as it was before,
- * made steps up to 1.4 % longer (4 layers of Mixtral in 2 stages).
+ * Prices are tried with recompute alone, which gives the kept bytes. Levels are
+ * grouped in segments. A complete compile of the last level of the first
+ * segment that should fit measures the bytes beside the kept ones; the first
+ * level that fits by that measurement is compiled next. If either does not fit,
+ * the next ones are compiled. Levels and segments do not depend on the limit,
+ * so with more memory the first level that fits is never a higher one. The time
+ * of a level does not depend on the limit either, so the fastest fitting level
+ * is no slower with more memory. Level 0 recomputes nothing, with and without
+ * activation offload. From the first fitting level of both, the levels that can
+ * be faster are compiled: the lower bound of a level's time is the time without
+ * recomputation and copies plus 1 / REAL of its recomputation, and the time
+ * without copy waits of any compiled level that keeps at least as many bytes.
+ * Thus more memory makes a plan slower only where fusion hides more than that.
+ * A pipeline stage is compared by its time alone, all transfers included.
  *
- * What a level takes beyond the stage at price 0 is about the same wherever the
- * optimizer is, so each is made once, and the one chosen once more if that was
- * with the optimizer elsewhere.
+ * The time of a level beyond price 0 depends little on the offload of the
+ * optimizer, so each level is compiled once, and the chosen one again if its
+ * compile had another offload.
  *
- * Each price tried is a bound, too: what recompute chooses costs least of all
- * choices at that price, so one that keeps W bytes takes (cost - W) x price
- * seconds at least (a Lagrangian bound: that of the linear program).
+ * Each tried price is also a lower bound: recompute's choice has the least cost
+ * at that price, so a choice that keeps W bytes takes at least
+ * (cost - W) x price seconds (Lagrangian bound of the linear program).
  *
- * Before anything is rebuilt, values whose copies take no time wait in the
- * host's memory (emit/offload.c), unless a plan without takes less time. Of the
- * optimizer that is decided for all programs and stages (fit_programs.c).
+ * Activations whose copies cost no time are offloaded before anything is
+ * recomputed (emit/offload.c), unless a plan without offload is faster.
+ * fit_programs.c decides the offload of the optimizer for all programs and
+ * stages.
  *
- * Pairs of micro-batches (kernels/pair.c) are made only where they fit at
- * price 0; unasked, only where a step with them is predicted to take less time.
- * Where nothing fits, the last level is taken. A fallback runs rarely: it pays
- * all or nothing; all, too, where its step rebuilds modules by name or pays. */
+ * Pairs of micro-batches (kernels/pair.c) are used only if they fit at price 0;
+ * by default only if the predicted step is faster with them. If no level fits,
+ * the last one is taken. A fallback runs rarely: it recomputes all or nothing;
+ * all, too, if its step recomputes modules by name or pays. */
 #include "../../ir/settings/keys.h"
 #include "plan.h"
 
-/* Prices: 0, and from 2^LOWEST seconds a byte on a quarter of an octave each;
- * at the last all is rebuilt that can be. */
+/* The scale of prices: 0, then 2^LOWEST seconds a byte and four steps an
+ * octave; at the last price everything that can be is recomputed. */
 enum { LOWEST = -44, PRICES = 32 * 4, LEVELS = 64, SEGMENT = 16 };
-enum { REAL = 2 }; /* a level takes at least a REALth of what it rebuilds */
+enum { REAL = 2 }; /* at least 1 / REAL of recomputation is not hidden */
 enum { WAITING = 1 << OFFLOADactivations };
 
 typedef struct PricePoint {
     int price, units; /* the first units have the next price */
 } PricePoint;
 
-/* Seconds are those beyond the stage at price 0. */
+/* Seconds are relative to the stage at price 0. */
 typedef struct Fit {
-    ProgramBuilder *made; /* null: with the optimizer elsewhere only */
+    ProgramBuilder *made; /* null: compiled with another optimizer offload */
     PricePoint choice;
-    unsigned offloads;      /* are activations among what waits? */
+    unsigned offloads;      /* are activations offloaded? */
     int64_t bytes;          /* temporaries */
     double secs, unwaiting; /* program_secs, program_unwaiting */
 } Fit;
@@ -72,17 +71,17 @@ typedef struct Fit {
 typedef struct FitSearch {
     Graph *g;             /* the stage as pipe left it */
     int64_t room;         /* bytes; INT64_MAX: no limit */
-    double most;          /* seconds: a level that takes as long is no use */
-    Fit *tried;           /* vec: levels made, wherever the optimizer was */
-    const char *turns;    /* why micro-batches go so; null: nothing to say */
-    const Scope **unit;   /* vec: in the order of the forward */
-    Table *number;        /* unit -> 1 + its index there */
-    Graph *free;          /* a copy at price 0, up to what all such share */
-    ProgramBuilder *bare; /* at price 0, nothing in the host's memory */
-    double bare_secs;     /* of it; 0: not asked */
-    double pairs_save; /* seconds of the step, at most, where they do not fit */
-    int64_t *kept[PRICES + 1]; /* by number, 0: of no unit; null: not tried */
-    Rebuilding rebuilding[PRICES + 1]; /* of these */
+    double most;          /* seconds: levels must take less */
+    Fit *tried;           /* vec of compiled levels, any optimizer offload */
+    const char *turns;    /* reason of the micro-batch order; null: none */
+    const Scope **unit;   /* vec, in forward order */
+    Table *number;        /* unit -> 1 + its index in `unit` */
+    Graph *free;          /* copy at price 0 before the first pass that asks */
+    ProgramBuilder *bare; /* price 0, no offload */
+    double bare_secs;     /* of `bare`; 0: not computed */
+    double pairs_save;    /* seconds that pairs without room save at most */
+    int64_t *kept[PRICES + 1]; /* by unit number, 0: no unit; null: not tried */
+    Rebuilding rebuilding[PRICES + 1]; /* by price */
 } FitSearch;
 
 static double price_at(int i)
@@ -118,8 +117,8 @@ static ProgramBuilder *make(const FitSearch *search, PricePoint c)
     return place_stage(copy_at(search, search->g->arena, c));
 }
 
-/* The first pass that asks how micro-batches go, or what is offloaded, is pair;
- * stash asks it of two of them. */
+/* The first pass that reads the micro-batch order or the offload is pair; with
+ * pairs, stash. */
 static ProgramBuilder *make_free(FitSearch *search)
 {
     Graph *g = search->g;
@@ -135,7 +134,7 @@ static ProgramBuilder *make_free(FitSearch *search)
     return place_stage(h);
 }
 
-/* ---- what is kept at a price --------------------------------------------- */
+/* ---- bytes kept at a price ----------------------------------------------- */
 
 static void find_fit_units(FitSearch *search)
 {
@@ -183,7 +182,8 @@ static int64_t all_kept(FitSearch *search, int price)
     return sum;
 }
 
-/* The least price, and the fewest units at the next one, that keep no more. */
+/* The least price, with the fewest units at the next one, that keeps at most
+ * `bytes`. */
 static PricePoint choice_for(FitSearch *search, int64_t bytes)
 {
     int low = 0, high = PRICES;
@@ -253,13 +253,13 @@ static Fit level_of(FitSearch *search, PricePoint c)
     return l;
 }
 
-/* Nothing rebuilt, nothing in the host's memory. */
+/* The level without recomputation and offload. */
 static Fit bare_level(const FitSearch *search)
 {
     return (Fit){ .made = search->bare, .bytes = search->bare->prog.transient };
 }
 
-/* Bytes that it keeps. */
+/* Bytes that a level keeps. */
 static int64_t kept_of_level(FitSearch *search, int level)
 {
     int64_t all = all_kept(search, 0), span = all - all_kept(search, PRICES);
@@ -272,7 +272,7 @@ static int fits(const FitSearch *search, Fit l)
     return l.bytes <= search->room;
 }
 
-/* Bytes that a level takes beside what it keeps. */
+/* Bytes of a level's temporaries beside the kept values. */
 static int64_t beside(FitSearch *search, Fit l)
 {
     const int64_t *from = kept_at(search, l.choice.price),
@@ -285,8 +285,7 @@ static int64_t beside(FitSearch *search, Fit l)
     return l.bytes - kept;
 }
 
-/* The first level from k on that fits if it takes as much beside what it keeps
- * as l. */
+/* The first level from k on that fits with l's bytes beside the kept values. */
 static int should_fit(FitSearch *search, int k, Fit l)
 {
     int64_t room = search->room - beside(search, l);
@@ -306,11 +305,10 @@ static int keeps_no_more(PricePoint a, PricePoint b)
     return a.price > b.price || (a.price == b.price && a.units >= b.units);
 }
 
-/* Seconds of the step that a level takes at least: what nothing rebuilt does
- * and a REALth of what all its units rebuild at the lower of their prices, for
- * what is rebuilt in the kernel that reads it takes less than by itself; and
- * what any level tried that keeps as much or more would take if nothing waited
- * for a copy from the host's memory. */
+/* Lower bound of a level's seconds: the step without recomputation plus 1 /
+ * REAL of the recomputation at the lower price of its units (recomputation
+ * fused into a reader costs less than its own kernel); and the time without
+ * copy waits of each tried level that keeps at least as many bytes. */
 static double least_of_level(FitSearch *search, int level)
 {
     PricePoint c = choice_for(search, kept_of_level(search, level));
@@ -328,8 +326,8 @@ static int is_no_use(FitSearch *search, int level, double most)
     return most < HUGE_VAL && least_of_level(search, level) >= most;
 }
 
-/* l, or the first of the levels before it that all fit, one after another. One
- * is made only if it should fit by what the one behind it takes. */
+/* l, or the first of the consecutive levels before it that all fit. A level is
+ * compiled only if it should fit by the measurement of its successor. */
 static Fit first_fitting(FitSearch *search, Fit l, int *level)
 {
     while (*level > 1 &&
@@ -344,10 +342,10 @@ static Fit first_fitting(FitSearch *search, Fit l, int *level)
     return l;
 }
 
-/* l, which is of this level, or the fastest of those behind it that fit. Where
- * compute waits for copies from the host's memory a level takes more than what
- * it rebuilds, and one behind it may give these more to hide behind. Those are
- * made that may be faster. */
+/* l, whose level is `level`, or the fastest fitting level after it. A level
+ * whose compute waits for offload copies can be slower than a later level whose
+ * recomputation hides them. Levels whose lower bound is not faster are not
+ * compiled. */
 static Fit fastest_from(FitSearch *search, Fit l, int level)
 {
     Fit best = l;
@@ -362,8 +360,8 @@ static Fit fastest_from(FitSearch *search, Fit l, int level)
     return best;
 }
 
-/* The last level of the first segment whose last fits, or of all; from there
- * the first in it that fits, and of those behind that the fastest. */
+/* Finds the first segment whose last level fits (else the last segment), the
+ * first fitting level in it, and the fastest from there. */
 static Fit search(FitSearch *fit_search, Fit none)
 {
     Fit end, l;
@@ -395,7 +393,8 @@ static Fit search(FitSearch *fit_search, Fit none)
     return end.secs < l.secs ? end : l;
 }
 
-/* Seconds of a micro-batch, at least, for all choices that keep as little. */
+/* Lower bound of a micro-batch's seconds over all choices that keep at most
+ * `kept` bytes. */
 static double least_secs(const FitSearch *search, double kept)
 {
     double most = 0;
@@ -429,7 +428,7 @@ static void explain(const FitSearch *search, int64_t unpaid, Fit l)
 
 /* ---- pairs of micro-batches ---------------------------------------------- */
 
-/* With pairs, if there are any: their inputs live always. */
+/* Does the program fit with pairs? Their inputs are persistent. */
 static int pairs_fit(const FitSearch *search, const ProgramBuilder *made)
 {
     Arena *a = made->arena;
@@ -445,7 +444,7 @@ static ProgramBuilder *make_turns(FitSearch *search, Turns turns)
     return make_free(search);
 }
 
-/* As asked for, where they fit. */
+/* The requested pairs, if they fit. */
 static ProgramBuilder *asked_pairs(FitSearch *search)
 {
     ProgramBuilder *two = make_turns(search, TURNSpairs);
@@ -460,8 +459,8 @@ static ProgramBuilder *asked_pairs(FitSearch *search)
 
 enum { LITTLE = 100 };
 
-/* A second copy is made only where transfers of bodies that nothing hides take
- * more than a LITTLEth of the step: pairs can save no more. */
+/* Pairs are compiled only if the exposed transfers of bodies exceed 1 / LITTLE
+ * of the step: pairs can save no more than those. */
 static ProgramBuilder *cheaper_turns(FitSearch *search)
 {
     ProgramBuilder *one = make_turns(search, TURNSalone), *two;
@@ -492,8 +491,8 @@ static ProgramBuilder *cheaper_turns(FitSearch *search)
     return one;
 }
 
-/* `first`, which fits, is level 0; where copies make it wait one behind it may
- * be faster. */
+/* `first` is level 0 and fits; if its compute waits for copies, a later level
+ * may be faster. */
 static Fit free_or_faster(FitSearch *s, Fit first)
 {
     if (s->g->prog == PGfallback || first.secs <= 0)
@@ -502,7 +501,7 @@ static Fit free_or_faster(FitSearch *s, Fit first)
     return fastest_from(s, first, 0);
 }
 
-/* What fits of a stage whose level 0 is `first`. */
+/* The chosen level of a stage whose level 0 is `first`. */
 static Fit fit_from(FitSearch *s, Fit first)
 {
     const Graph *g = s->g;
@@ -514,8 +513,8 @@ static Fit fit_from(FitSearch *s, Fit first)
                                  : search(s, first);
 }
 
-/* With activations in the host's memory, or without where that takes less time:
- * a copy may make more than it takes away wait. *unpaid: bytes of level 0. */
+/* The faster of the stage with and without activation offload. *unpaid: bytes
+ * of level 0. */
 static Fit fit_offloading(FitSearch *s, int64_t *unpaid)
 {
     Fit bare = bare_level(s);
@@ -538,9 +537,8 @@ static Fit fit_offloading(FitSearch *s, int64_t *unpaid)
     return fit;
 }
 
-/* What is kept at a price is the same wherever the optimizer is, for it ends
- * before the first pass that asks. So is, about, what a level takes beyond the
- * stage at price 0. */
+/* The search of a stage, shared by all optimizer offloads: the kept bytes of a
+ * price do not depend on them, and the cost of a level depends little. */
 static FitSearch *search_of(Graph *g, int64_t room)
 {
     void **at = table_at(g->compile->fitted, KEYP(g));
@@ -559,8 +557,8 @@ static FitSearch *search_of(Graph *g, int64_t room)
     return s;
 }
 
-/* What the stage pays, *unpaid: bytes of level 0. What was made with the
- * optimizer elsewhere is made here if it is the choice; it may be none then. */
+/* Chooses the level of a stage. *unpaid: bytes of level 0. A choice compiled
+ * with another optimizer offload is compiled again; it may then not fit. */
 static Fit fit_to_room(FitSearch *s, int64_t *unpaid)
 {
     Graph *g = s->g;
@@ -582,7 +580,7 @@ static Fit fit_to_room(FitSearch *s, int64_t *unpaid)
     }
 }
 
-/* A fallback whose step pays; it is not made at price 0. */
+/* A fallback at the last price, for a step that pays. */
 static Fit pay_all(FitSearch *s)
 {
     if (may_offload(s->g))

@@ -1,25 +1,25 @@
-/* fit_programs.c: the programs of a model into the memory of a rank (fit.c fits
- * one stage of one), and what of the optimizer waits in the host's memory
- * unasked: masters, moments, both or nothing, and of these only as much as
- * there is no room for. */
+/* fit_programs.c: fits the programs of a model into the memory of a rank (fit.c
+ * fits one stage of one program) and chooses the offload of the optimizer where
+ * the user does not: masters, moments, both or none, and of these only the
+ * bytes that do not fit. */
 #include "../../ir/settings/keys.h"
 #include "plan.h"
 
-/* Does the machine's memory decide what its program rebuilds? */
+/* Does memory decide the program's recomputation? */
 static int is_fitted(const Graph *g)
 {
     return memory_limit(g->opts, pass_target(g)) && program_trains(g->prog) &&
            !states_price(g->opts) && !has_run(g, pass_recompute);
 }
 
-/* Has its program decisions to make by what its stages become? */
+/* Does the program have choices that depend on its compiled stages? */
 static int is_open(const Graph *g)
 {
     return is_fitted(g) || (!has_run(g, pass_recompute) && may_pair(g));
 }
 
-/* Bytes that last of stage `like`; offloads: as if its open programs had these
- * (null: as they are). */
+/* Persistent bytes of stage `like` with these offloads of its open programs
+ * (null: the current ones). */
 static int64_t stage_lasting(const Graph *like, Graph *const *v,
                              const Offloads *offloads)
 {
@@ -40,7 +40,7 @@ static int64_t stage_lasting(const Graph *like, Graph *const *v,
     return lasting_bytes(a, same, (int)vec_len(same));
 }
 
-/* What the stage of the step became that h is the fallback of, or null. */
+/* The compiled stage of the step whose fallback is h, or null. */
 static const ProgramBuilder *step_of(const Graph *h, const FittedProgram *step)
 {
     size_t k = 0, n = vec_len(step->made);
@@ -52,9 +52,8 @@ static const ProgramBuilder *step_of(const Graph *h, const FittedProgram *step)
     return k < n ? step->made[k] : NULL;
 }
 
-/* Prices of the stages of program v[i], and how they take micro-batches; what
- * its stages became in its place, and their builders. lacks, by stage: bytes
- * that it needs beyond those there are, if they are more. */
+/* Fits the stages of program v[i]; replaces the graphs by the compiled ones and
+ * returns their builders. lacks, by stage: bytes needed beyond the limit. */
 static ProgramBuilder **fit_program(Graph **v, size_t i, int64_t *lacks,
                                     const FittedProgram *step)
 {
@@ -80,7 +79,7 @@ static FittedProgram *new_fit(Graph *const *v)
     return alloc(v[0]->arena, (vec_len(v) + 1) * sizeof(FittedProgram));
 }
 
-/* Seconds of a step; 0: it was not fitted. */
+/* Seconds of a step; 0: not fitted. */
 static double fitted_secs(FittedProgram *step)
 {
     size_t n = vec_len(step->made);
@@ -99,10 +98,11 @@ static size_t count_stages(const Graph *g)
     return n;
 }
 
-/* All programs, with this of the optimizer in the host's memory, by stage
- * (null: nothing), to `to`; turns: of all their stages. Bytes that each stage
- * lacks; null: they fit. Where the step, which is first, takes `most` seconds,
- * or lacks some where that is stated, the rest is left out; 0: nothing is. */
+/* Fits all programs with these optimizer offloads by stage (null: none) to
+ * `to`; turns: micro-batch orders of the stages. Returns the bytes that each
+ * stage lacks; null: all fit. The step is fitted first; if it takes `most`
+ * seconds or more (0: no bound), or does not fit a stated limit, the rest is
+ * skipped. */
 static int64_t *fit_programs(Graph *const *v, const Turns *turns,
                              const Offloads *offloads, double most,
                              FittedProgram *to)
@@ -131,7 +131,7 @@ static int64_t *fit_programs(Graph *const *v, const Turns *turns,
     return fits ? NULL : lacks;
 }
 
-/* Bytes of a stage's optimizer that wait with these offloads. */
+/* Bytes of a stage's optimizer that these offloads move to the host. */
 static int64_t waiting_bytes(Graph *g, Offloads offloads)
 {
     Offloads was = g->offloads;
@@ -144,7 +144,7 @@ static int64_t waiting_bytes(Graph *g, Offloads offloads)
     return bytes;
 }
 
-/* Of the stage where least do; offloads: by stage. */
+/* The least of waiting_bytes over stages; offloads: by stage. */
 static int64_t least_waiting(Graph *g, const Offloads *offloads)
 {
     int64_t least = INT64_MAX;
@@ -156,8 +156,8 @@ static int64_t least_waiting(Graph *g, const Offloads *offloads)
     return least;
 }
 
-/* Can each stage fit by what it would no longer hold? Updates may take less,
- * too: as much as they update. */
+/* Do the offloads free the bytes that each stage lacks? Updates of fewer
+ * tensors need less memory, at most the bytes that they update. */
 static int may_suffice(Graph *g, const Offloads *offloads, const int64_t *lacks)
 {
     int may = 1;
@@ -167,9 +167,9 @@ static int may_suffice(Graph *g, const Offloads *offloads, const int64_t *lacks)
     return may;
 }
 
-/* At least of one of whose optimizer these bytes are in the host's memory: as
- * where memory is no limit, in pairs of micro-batches if these are faster, with
- * what that takes in place of updates. */
+/* Lower bound of a step's seconds with these bytes of the optimizer offloaded:
+ * the step without a memory limit (in pairs if faster), with the host's updates
+ * in place of the device's. */
 static double least_secs(FittedProgram *step, int64_t bytes)
 {
     Arena *a = step->first->arena;
@@ -193,7 +193,7 @@ static double least_secs(FittedProgram *step, int64_t bytes)
     return n ? step->least - pairs_save + fmax(more, 0) : 0;
 }
 
-/* Is any stage of the step not as with any memory? */
+/* Does the memory limit change any stage of the step? */
 static int memory_binds(const FittedProgram *step)
 {
     for (size_t k = 0; k < vec_len(step->made); k++)
@@ -203,7 +203,7 @@ static int memory_binds(const FittedProgram *step)
     return 0;
 }
 
-/* By stage: all of these classes. */
+/* By stage: offload all tensors of these classes. */
 static Offloads *all_wait(Graph *g, unsigned classes)
 {
     Offloads *stage = NULL;
@@ -213,8 +213,8 @@ static Offloads *all_wait(Graph *g, unsigned classes)
     return stage;
 }
 
-/* As `all`, by stage, but of each stays as much as there is memory for beside
- * what its step, made with any memory, takes. */
+/* `all` by stage, except tensors that fit beside the step compiled without a
+ * memory limit. */
 static Offloads *some_stay(Graph *const *v, const Offloads *all,
                            const FittedProgram *step)
 {
@@ -244,8 +244,7 @@ static int any_stays(const Offloads *stage)
     return any;
 }
 
-/* Would a stage of the step take less time in pairs, for which there is no
- * memory? */
+/* Would pairs that do not fit make a stage of the step faster? */
 static int want_room(const FittedProgram *step)
 {
     int want = 0;
@@ -255,18 +254,18 @@ static int want_room(const FittedProgram *step)
     return want;
 }
 
-/* What of the optimizer waits, so far. */
+/* The best optimizer offload so far. */
 typedef struct HostChoice {
     Graph *const *v;
     const Turns *turns;
     FittedProgram *fit, *tried; /* the best; the last */
-    Offloads *best;             /* of fit; null: all stays */
+    Offloads *best;             /* of fit; null: no offload */
     const int64_t *lacks;       /* bytes, by stage; null: the best fits */
-    double secs;                /* of a step of it */
+    double secs;                /* of a step of the best */
 } HostChoice;
 
-/* Does the plan fit with these? It is the best if no other does, or it takes
- * less time. */
+/* Fits the plan with these offloads. It becomes the best if it fits and no
+ * other does, or if it is faster. Returns whether it fits. */
 static int try_offloads(HostChoice *c, Offloads *offloads)
 {
     c->tried = new_fit(c->v);
@@ -282,7 +281,7 @@ static int try_offloads(HostChoice *c, Offloads *offloads)
     return !still;
 }
 
-/* Do these save no time, or not the bytes that are lacking? */
+/* Do these offloads save no time, or not free the lacking bytes? */
 static int cannot_help(const HostChoice *c, FittedProgram *first,
                        const Offloads *all, const Offloads *some)
 {
@@ -292,9 +291,10 @@ static int cannot_help(const HostChoice *c, FittedProgram *first,
                     : c->secs <= least_secs(first, least_waiting(g, some));
 }
 
-/* Of these classes stays what there is memory for beside the step of `first`;
- * where that pays for memory, as copies take some, what there is memory for
- * beside it; where that pays, too, or there is none for pairs, nothing. */
+/* Tries offloads of these classes: first the tensors stay that fit beside the
+ * step of `first`; if memory still binds (copies take some), those that fit
+ * beside the step so compiled; then, or if pairs lack memory, all are
+ * offloaded. */
 static void try_classes(HostChoice *c, FittedProgram *first, unsigned classes)
 {
     enum { TRIES = 3 };
@@ -309,11 +309,10 @@ static void try_classes(HostChoice *c, FittedProgram *first, unsigned classes)
     }
 }
 
-/* Of the optimizer masters, moments or both wait in the host's memory where
- * nothing else makes the plan fit, or where what else does takes longer; what
- * there is memory for stays. All that can take less time are tried, so more
- * memory is never slower. `same`: the graphs are to have what was decided, not
- * what was tried last. */
+/* Offloads masters, moments or both if nothing else makes the plan fit, or if
+ * that is faster; tensors that fit stay. All choices that can be faster are
+ * tried, so more memory is never slower. `same`: leave the graphs with the best
+ * choice, not the last tried. */
 static FittedProgram *fit_classes(Graph *const *v, const Turns *turns, int same)
 {
     static const unsigned some[] = { 1u << OFFLOADmasters, 1u << OFFLOADmoments,

@@ -1,7 +1,7 @@
-/* logits_chunks.c: a head in slices of tokens. Where a product's result
- * (logits) goes only into what treats every token by itself (a cross entropy)
- * and into the gradient of the product, each slice's product, loss and gradient
- * stand together, so that the logits of one slice live at a time:
+/* logits_chunks.c: computes a head in slices of tokens. If logits are read only
+ * by per-token operations (a cross entropy) and by the gradients of their
+ * product, the product, loss and gradient of each slice are placed together:
+ * the logits of only one slice are live at a time.
  *
  *     %y  = dot %x %w        hidden       %y0  = dot %x0 %w
  *     %l  = ... %y                        %l0  = ... %y0
@@ -14,11 +14,10 @@
  *                                         %dx  = concat %dx0 %dx1
  *                                         %dw  = add %dw0 %dw1   (accumulate.c)
  *
- * %x0 is a slice of %x along an axis of tokens, the slowest that divides. Where
- * ranks hold parts of that axis it is split first, into as many parts as they
- * cut it and the rest, and each part is sliced. Of a pipeline's stage the
- * gradient moves into the call that runs forward, where the head then ends.
- * What is a head, where it is cut and into how many: logits_sites.c. */
+ * %x0 is a slice of %x along the slowest token axis that divides. If ranks hold
+ * parts of that axis, it is split into the parts and the rest, and the rest is
+ * sliced. In a pipeline stage the gradient moves into the forward call.
+ * logits_sites.c finds heads and chooses the axis and the number of slices. */
 #include "plan.h"
 
 /* ---- operands ------------------------------------------------------------ */
@@ -32,7 +31,7 @@ static Node *as(const Slices *slices, Node *n, const Node *like)
     return n;
 }
 
-/* x's types, where they say the axis of all tokens now the part's. */
+/* Copies x's types; the axis of all tokens becomes the part's axis. */
 static void take_types(const Slices *slices, Node *n, const Node *x)
 {
     n->sh = slices->part
@@ -40,13 +39,13 @@ static void take_types(const Slices *slices, Node *n, const Node *x)
                 : x->sh;
 }
 
-/* What stands for the axis where it is in parts. */
+/* The axes that replace a split axis. */
 static Axes both(const Slices *slices)
 {
     return g_axes(slices->graph, (Axis *[]){ slices->part, slices->rest }, 2);
 }
 
-/* x's dims, the axis as `len` elements: of itself, or of each part. */
+/* Copies x's dims; the axis has `len` elements, of itself or of each part. */
 static void take_dims(const Slices *slices, Node *n, const Node *x, int64_t len)
 {
     n->nd = 0;
@@ -72,7 +71,7 @@ static Node *in_parts(const Slices *slices, Node *x)
     return infer(slices->graph, n);
 }
 
-/* In the call of the head, what another call makes of what is there. */
+/* A copy, in the head's call, of a node of another call. */
 static Node *early(Slices *slices, Node *n)
 {
     Node *in[MAXIN];
@@ -106,8 +105,8 @@ static Node *slice(Slices *slices, Node *x, int k)
 
 /* ---- slices -------------------------------------------------------------- */
 
-/* The axis in attributes: a sum over it is one over what it is split into,
- * ranks exchange parts. */
+/* Replaces the axis in attributes: sums are over all axes that it is split
+ * into, collectives exchange the part's axis. */
 static void take_axes(const Slices *slices, Node *c, int sums)
 {
     Axis *ax[MAXD + 1];
@@ -156,7 +155,7 @@ static void make_slice(Slices *slices, size_t count, int k)
     }
 }
 
-/* ---- together again ------------------------------------------------------ */
+/* ---- joining the slices -------------------------------------------------- */
 
 static Node *sum(Slices *slices, const Node *n)
 {
@@ -174,7 +173,7 @@ static Node *sum(Slices *slices, const Node *n)
     return r;
 }
 
-/* Some slices of n, of len elements in all. */
+/* Concatenates `count` slices of n, `len` elements in total. */
 static Node *row(const Slices *slices, const Node *n, Node *const *v, int count,
                  int64_t len)
 {
@@ -187,9 +186,9 @@ static Node *row(const Slices *slices, const Node *n, Node *const *v, int count,
     return infer(slices->graph, r);
 }
 
-/* As many at a time as an op may read. The axis is that of other copies of the
- * stage, too, so its parts, which live no longer than this one, are no factors
- * of it. */
+/* Concatenates all slices in steps of at most MAXIN operands. Copies of the
+ * stage share the axis and outlive this one, so the parts are not made its
+ * factors. */
 static Node *gathered(Slices *slices, const Node *n)
 {
     Node **v = slices->copy[n->id], *some[MAXIN];
@@ -226,8 +225,8 @@ static Node *whole(Slices *slices, Node *n)
     return *r;
 }
 
-/* What reads a result reads it whole; what only adds up gradients goes where
- * they are made now. */
+/* Readers of a result read the joined value; sums of gradients move to where
+ * the slices' gradients are made. */
 static void read_whole(Slices *slices, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -249,7 +248,7 @@ static void read_whole(Slices *slices, size_t count)
     }
 }
 
-/* New nodes stand where the head stood, operands before users. */
+/* Places the new nodes at the head's position, operands before users. */
 static void put_in_place(Slices *slices, size_t count)
 {
     Graph *g = slices->graph;
@@ -270,7 +269,7 @@ static void put_in_place(Slices *slices, size_t count)
 
 /* ---- the pass ------------------------------------------------------------ */
 
-/* A split axis keeps lying in pieces where it did. */
+/* A split axis keeps its layout in pieces. */
 static void name_axes(Slices *slices)
 {
     Graph *g = slices->graph;
@@ -305,7 +304,7 @@ static void cut_up(Slices *slices)
     put_in_place(slices, count);
 }
 
-/* Ids of all operands: the graph is searched once for every large product. */
+/* Lists ids of all operands, once for all large products. */
 static void list_operands(Slices *slices, const Graph *g)
 {
     size_t n = vec_len(g->node);

@@ -1,27 +1,27 @@
-/* bucket.c: which parameters the optimizer takes together (ZeRO). Parameters
- * that are whole over the same atoms, of one dtype, update rule and pipeline
- * stage lie one after another in a bucket: what a rank has of each of them,
- * row-major, then padding. A bucket is an ordinary tensor [own flat]:
+/* bucket.c: buckets of parameters for ZeRO. Parameters that are replicated over
+ * the same atoms, of one dtype, update rule and pipeline stage are concatenated
+ * in a bucket: a rank's part of each, row-major, then padding. A bucket is an
+ * ordinary tensor [own flat]:
  *
- *     own    one element for each position over the atoms that cut the members
- *            (tp's, ep's ...): there a rank has its part already
- *     flat   that part's elements; cut over the atoms where the members are
- *            whole, which is what their gradients are reduced over
+ *     own    one element for each position over the atoms (of tp, ep ..) that
+ *            shard the members: a rank has its part already
+ *     flat   that part's elements; sharded over the atoms that replicate the
+ *            members, over which their gradients are reduced
  *
  *     %g = pack %gq %go %gn                 [own flat]   dp:+
  *     %m = state optim.m.zero.0             [own flat]   dp:flat.a1
  *     %s = add (mul %m ..) (mul %g ..)      dp:flat.a1   %g by reduce-scatter
  *     %q = unpack %w at=0                   [hidden heads dim], by all-gather
  *
- * So the norm, the update and its collectives need no code of their own.
- * Masters and moments live in buckets; what they start from is packed too.
- * fold.zero=0 keeps every parameter by itself, and so does a group of one rank,
- * and an optimizer that is not elementwise. */
+ * Thus the norm, the update and its collectives need no code of their own.
+ * Masters and moments are stored in buckets; their initial values are packed
+ * too. There are no buckets with fold.zero=0, in a group of one rank, and for
+ * an optimizer that is not elementwise. */
 #include "training.h"
 
 enum { MOST = 1 << 25 }; /* elements of a bucket on one rank */
 
-/* What members of one bucket have in common. */
+/* Common properties of a bucket's members. */
 typedef struct BucketKey {
     uint32_t cut, flat; /* atoms */
     Dtype dt;
@@ -30,8 +30,8 @@ typedef struct BucketKey {
     const Scope *unit; /* ZeRO-2, 3; null: gradients stay whole */
 } BucketKey;
 
-/* Of the atoms where a parameter is whole those that cut its bucket: all, or
- * with fold.hybrid the fastest that make no more ranks. */
+/* The atoms that shard a bucket, of those that replicate its members: all, or
+ * with fold.hybrid the fastest ones up to that number of ranks. */
 static uint32_t within(const Graph *g, uint32_t atoms)
 {
     int64_t most = opts_int(g->opts, "fold.hybrid"), n = 1;
@@ -87,7 +87,7 @@ static Axis **join(Arena *a, Axis **v, Axis *axis)
     return v;
 }
 
-/* p lies behind the members there are. */
+/* Appends p to the bucket. */
 static void add_member(Graph *g, Bucket *bucket, Param *p, const Shard *sh)
 {
     for (int d = 0; d < p->nd; d++)
@@ -118,7 +118,7 @@ typedef struct BucketBuilder {
     const Table *unit; /* null: not ZeRO-2 or 3 */
     Bucket **all;      /* vec */
     OpenBucket *open;  /* vec: the last bucket of each kind */
-    int count;         /* that have members of several ranks */
+    int count;         /* buckets with members of several ranks */
 } BucketBuilder;
 
 static int keeps_shards(const Graph *g)
@@ -181,8 +181,9 @@ static Bucket *bucket_for(BucketBuilder *builder, Param *p,
     return o->b;
 }
 
-/* Path -> the unit of all that reads the parameter; top: several, or not only
- * the bodies do. Of no unit: a scope of its own, by its path. */
+/* Path -> the unit of all readers of the parameter; the top scope if there are
+ * several, or readers outside bodies. A parameter of no unit has a scope of its
+ * own, named by its path. */
 static Table *units_reading(Graph *g)
 {
     Table *t = table_new(g->arena);

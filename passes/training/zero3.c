@@ -1,20 +1,20 @@
-/* zero3.c: ZeRO-3. What a rank keeps of a bucket's parameters is its run of
- * the bucket, itself a parameter; every micro-batch gathers it where the unit
- * runs forward, and again where it runs backward:
+/* zero3.c: ZeRO-3. A rank keeps its shard of a bucket of parameters; the bucket
+ * is itself a parameter. Every micro-batch gathers it before the unit's forward
+ * and again before its backward:
  *
  *     %q  = dot %x %wq                  %z  = param zero.3        dp:flat.a1
  *     %dx = dot %dy %wq          =>     %q  = dot %x (unpack %z at=0)
  *     %g  = accum %dwq                  %dx = dot %dy (unpack %z' at=0)
  *                                       %g  = accum (pack %dwq ..)
  *
- * %z' is %z under another copy number, so that the two have nothing in common
- * to keep in between. The accumulator is cut like the parameter: gradients are
- * scattered by every micro-batch. ZeRO-2 is this half alone. */
+ * %z' is %z with another copy number, so that the gathered value is not kept
+ * between the two. The accumulator is sharded like the parameter: every
+ * micro-batch reduce-scatters its gradients. ZeRO-2 does only the latter. */
 #include "training.h"
 
 /* ---- parameters ---------------------------------------------------------- */
 
-/* The bucket's own parameter, `like` a member; at -1 tells it from those. */
+/* Declares the bucket's parameter, like a member; at=-1 marks it. */
 static void declare(Graph *g, const Bucket *bucket, const Param *like)
 {
     Param *p = alloc(g->arena, sizeof *p);
@@ -53,7 +53,7 @@ typedef struct BucketReads {
     Node *made[2][MAXIN]; /* forward, backward; null: not yet */
 } BucketReads;
 
-/* Member k, made right before the first node that reads it. */
+/* Member k, unpacked directly before its first reader. */
 static Node *member(Graph *g, BucketReads *reads, int way, size_t k)
 {
     Node **n = &reads->made[way][k];
@@ -66,7 +66,8 @@ static Node *member(Graph *g, BucketReads *reads, int way, size_t k)
     return *n;
 }
 
-/* Nodes that read a member read it from the bucket, gathered for them. */
+/* Readers of a member read it from the gathered bucket. Returns the shard
+ * that the forward gathers. */
 static Node *read_shards(Graph *g, const Bucket *bucket)
 {
     size_t count = vec_len(g->node);
