@@ -1,14 +1,14 @@
-/* delayed.c: scales of tensors by the largest magnitudes of the steps before,
- * as Transformer Engine's DelayedScaling (recipe/__init__.py, amax_compute_algo
- * max, whose most_recent is a history of one):
+/* delayed.c: delayed scaling: scales of tensors from the amax history of
+ * earlier steps, as Transformer Engine's DelayedScaling (recipe/__init__.py,
+ * amax_compute_algo max; most_recent is a history of one):
  *
  *     scale = largest number / max(history) / 2^margin       1 where all are 0
  *
- * A history is a state of the model, of precision.history steps, the newest
- * first. A step that is skipped leaves it, so does one whose magnitude is not
- * finite, and one after which all of it would be 0: scales stay as they were,
- * 1 from the start (_default_sf_compute there). One for each operand of a
- * product: of what several parameters multiply that of the first. */
+ * A history is a state of the model with precision.history steps, newest first.
+ * It does not change in a skipped step, in a step whose amax is not finite, or
+ * if all its entries would become 0. Scales start at 1 (_default_sf_compute of
+ * Transformer Engine). Each operand of a product has a history; an operand of
+ * products with several parameters uses the history of the first. */
 #include <math.h>
 #include <string.h>
 
@@ -17,8 +17,8 @@
 typedef struct History {
     const char *path;
     Node *state, *max; /* [history], [] */
-    Node **amax;       /* vec: of what was rounded, for post */
-    double most;       /* the dtype's largest number */
+    Node **amax;       /* vec: amax of the rounded tensors, for post */
+    double most;       /* largest finite number of the dtype */
 } History;
 
 struct Delayed {
@@ -44,7 +44,7 @@ static Dim history_dim(Graph *g)
     return (Dim){ a, a->n };
 }
 
-/* The state of a path, declared if it is not. */
+/* The state of a path; declares it at first use. */
 static Node *history_state(Graph *g, const Param *like, const char *path)
 {
     Node *n = g_node(g, Ostate, like->loc, 0, NULL);
@@ -107,14 +107,14 @@ Node *delayed_scale(Delayed *delayed, const Param *param, OperandUse use,
                     h->max);
 }
 
-/* n in post, as all of it is. */
+/* n, placed in post. */
 static Node *made(const TrainStep *step, Node *n)
 {
     n->scope = step->scope;
     return in_post(infer(step->g, n));
 }
 
-/* The newest first, the oldest gone. */
+/* The history with the newest entry first, without the oldest. */
 static Node *shifted(const TrainStep *step, Node *state, Node *newest)
 {
     Graph *g = step->g;
@@ -133,7 +133,7 @@ static Node *shifted(const TrainStep *step, Node *state, Node *newest)
     return made(step, n);
 }
 
-/* What the state becomes by this step's magnitude. */
+/* The history after a step with this amax. */
 static Node *renewed(TrainStep *step, Node *state, Node *newest)
 {
     Graph *g = step->g;
@@ -145,7 +145,8 @@ static Node *renewed(TrainStep *step, Node *state, Node *newest)
     return made(step, g_ew(g, Owhere, step->l, usable, n, state));
 }
 
-/* Beyond 1 elements saturate: the run warns. */
+/* Adds the metric amax x scale / largest number; the run warns above 1, where
+ * elements saturate. */
 static void add_reach(TrainStep *step, const History *h, Node *amax)
 {
     Graph *g = step->g;

@@ -1,5 +1,5 @@
-/* idle_keys.c: keys of precision{} that change nothing in the step as it was
- * placed, a row each with what it needs. */
+/* idle_keys.c: keys of precision{} without effect on the placed step. A row
+ * gives a key and the condition under which it has an effect. */
 #include "placement.h"
 
 typedef struct Need {
@@ -60,7 +60,7 @@ static const struct {
     { "precision.grads", &lone_products },
 };
 
-/* Is one of them a weight of products? */
+/* Does a weight of products match the pattern? */
 static int names_weight(const Placement *placement, const char *pattern)
 {
     Param *const *param = placement->g->param;
@@ -85,8 +85,8 @@ static void warn_idle_patterns(const Placement *placement)
                  pattern);
 }
 
-/* The first parameter whose products stay against precision.keep; null: some
- * product is scaled, or all stay as that says. */
+/* The first parameter whose products stay unscaled although precision.keep does
+ * not name it; null: a product is scaled, or precision.keep names all. */
 static const Param *first_that_stays(const Placement *placement)
 {
     const Graph *g = placement->g;

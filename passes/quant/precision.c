@@ -1,26 +1,26 @@
-/* precision.c: decide every dtype. `real` becomes the policy's: fp32, bf16, or
- * fp64 for tests, where f32() and bf16() are the identity. Under bf16
+/* precision.c: decides every dtype. `real` becomes the policy's dtype: fp32,
+ * bf16, or fp64 for tests, where f32() and bf16() are the identity. Under bf16
  * constants, states, masters and accumulators stay fp32. Means become sums and
- * products here, after `step` has told means and sums apart.
+ * products here, after `step`, which treats means and sums differently.
  *
- * One value, one rounding. What f32() or an fp32 accumulator takes from a
- * product or sum directly is fp32, and who takes the bf16 value casts it:
+ * A value is rounded once. A product or sum that f32() or an fp32 accumulator
+ * reads directly is fp32; readers of the bf16 value read a cast:
  *
  *     %z = dot %x %w       bf16          %z = dot %x %w       f32
  *     %a = cast %z to=f32         =>     %b = cast %z to=bf16
  *     %y = silu %z         bf16          %y = silu %b         bf16
  *
- * So is a sum of several that an accumulator takes. A cast of a real value to
- * `real` forbids it: f32() of that is of the rounded value, whoever else takes
- * the fp32 one.
+ * The same holds for an addition of several products or sums that an
+ * accumulator reads. A cast of a real value to `real` prevents it: f32() of the
+ * cast reads the rounded value, even if other readers read the fp32 one.
  *
- * From here on every node is rounded to its dtype wherever it is made: what
- * later passes keep, make again or fuse changes no value but by the order of a
- * sum, which follows from what its kernel reads. */
+ * From here on every node is rounded to its dtype where it is computed. Later
+ * passes that keep, recompute or fuse nodes change no value except by the order
+ * of sums, which depends on the operands of the kernel. */
 #include "placement.h"
 
 typedef struct Policy {
-    Dtype real, high; /* of real values; of explicit fp32 values */
+    Dtype real, high; /* dtypes of real values; of explicit fp32 values */
     int all64;
 } Policy;
 
@@ -70,7 +70,7 @@ static Node *cast(Graph *g, Node *n, const Policy *policy)
     return infer(g, n);
 }
 
-/* ---- what is not rounded ------------------------------------------------- */
+/* ---- sums that stay fp32 ------------------------------------------------- */
 
 static int adds(const Node *n)
 {
@@ -85,7 +85,7 @@ static int adds(const Node *n)
     }
 }
 
-/* The dtype in which n takes its operand: of f32() and accumulators. */
+/* The dtype in which n, an f32() or an accumulator, reads its operand. */
 static Dtype taken(const Policy *policy, const Node *n)
 {
     return n->op == Ocast    ? decided(policy, n->at.cast.to)
@@ -93,7 +93,7 @@ static Dtype taken(const Policy *policy, const Node *n)
                              : Dnone;
 }
 
-/* mark: the sum is fp32. */
+/* Sets the mark of sums that are computed in fp32. */
 static void mark_sums(Graph *g, const Policy *policy)
 {
     for (size_t i = 0; i < vec_len(g->node); i++) {
@@ -104,13 +104,13 @@ static void mark_sums(Graph *g, const Policy *policy)
     }
 }
 
-/* An fp32 sum that adds gradients of clones where their experts' are. */
+/* Is n an fp32 sum of gradients of clones at their experts' ranks? */
 static int brings_home(const Node *n)
 {
     return n->op == Oscatter_add && n->mark && is_between_clones(n);
 }
 
-/* x in a dtype, where n stands. */
+/* A cast of x to a dtype, at n's position. */
 static Node *cast_for(Graph *g, const Node *n, Node *x, Dtype t)
 {
     Node *c = g_cast(g, x, t);
@@ -120,7 +120,7 @@ static Node *cast_for(Graph *g, const Node *n, Node *x, Dtype t)
     return c;
 }
 
-/* Both operands of a product have its dtype. */
+/* Casts both operands of a product to its dtype. */
 static Node *product(Graph *g, Node *n)
 {
     n->dt = Dnone;
@@ -154,7 +154,8 @@ static Node *rounded(Graph *g, Node *n)
     return c;
 }
 
-/* A product or sum; if it is fp32 in place of bf16, its rounding. */
+/* Sets the dtype of a product or sum; if that is fp32 in place of bf16, adds
+ * the cast to bf16. */
 static Node *sum(Graph *g, Node *n, const Policy *policy)
 {
     n->dt = Dnone;
@@ -178,7 +179,7 @@ static Node *sum(Graph *g, Node *n, const Policy *policy)
     return rounded(g, n);
 }
 
-/* A sum on its way into an accumulator. */
+/* Sets the dtype of an addition that an accumulator reads. */
 static Node *term(Graph *g, Node *n)
 {
     for (int k = 0; k < 2; k++) {
@@ -191,7 +192,7 @@ static Node *term(Graph *g, Node *n)
 
 /* ---- one node ------------------------------------------------------------ */
 
-/* A function of integers, which would be fp32, as one of fp64 values. */
+/* Casts the integers of a real function to fp64 under fp64 precision. */
 static Node *of_reals(Graph *g, Node *n)
 {
     for (int k = 0; k < n->nin; k++)
@@ -202,12 +203,12 @@ static Node *of_reals(Graph *g, Node *n)
 typedef struct Decide {
     Policy p;
     Table *done;
-    char *terms; /* by id: such sums; null: there are none */
+    char *terms; /* by id: additions that accumulators read; null: none */
 } Decide;
 
 static Node *decide(Graph *g, Node *n, void *ctx);
 
-/* An attention's body, once: forward and backward share it. */
+/* Visits an attention's body once: forward and backward share it. */
 static void inside(Graph *body, Decide *d)
 {
     void **seen = table_at(d->done, KEYP(body));
@@ -223,8 +224,8 @@ static void inside(Graph *body, Decide *d)
     g_names(body);
 }
 
-/* What a body takes has its argument's dtype: with an fp32 operand what was
- * real is fp32. */
+/* Parameters of a body get the dtypes of its arguments: with an fp32 argument,
+ * real values of the body become fp32. */
 static void as_arguments(Graph *g, Node *n)
 {
     for (size_t i = 0; i < vec_len(n->body->node); i++) {
@@ -265,7 +266,9 @@ static Node *decide(Graph *g, Node *n, void *ctx)
     return policy->all64 && n->dt == Df32 ? of_reals(g, n) : n;
 }
 
-/* The sums that n reads, which is one or takes one whole, and nobody else. */
+/* Marks the additions that only n reads; n is such an addition or an
+ * accumulator.
+ * */
 static void find_terms(const Node *n, const int *uses, char *terms)
 {
     for (int k = 0; k < n->nin; k++) {
@@ -279,7 +282,7 @@ static void find_terms(const Node *n, const int *uses, char *terms)
     }
 }
 
-/* Gradients of clones as those of their experts. */
+/* Marks gradients of clones like those of their experts. */
 static void mark_clones(Graph *g, const int *uses)
 {
     for (size_t i = 0; i < vec_len(g->node); i++) {
@@ -289,7 +292,7 @@ static void mark_clones(Graph *g, const int *uses)
     }
 }
 
-/* Sums that accumulators add, or buckets of gradients that accumulators do. */
+/* Marks additions that accumulators read, directly or through buckets. */
 static void find_all_terms(Graph *g, Decide *decide)
 {
     g_renumber(g);

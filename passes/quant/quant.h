@@ -1,4 +1,5 @@
-/* quant.h: quantized products: placement, scales, e4m3 weights, lowering. */
+/* quant.h: quantized products: placement, scales, e4m3 weights and lowering.
+ * Results belong to the arena of the graph. */
 #ifndef PLEAT_QUANT_H
 #define PLEAT_QUANT_H
 
@@ -8,60 +9,60 @@
 
 typedef enum OperandUse { USEvalue, USEweight, USEgradient, NUSE } OperandUse;
 
-/* Does program k have metrics of what is rounded? */
+/* Does program k have metrics of rounded values? */
 int watches(const Graph *g, ProgramKind k);
 typedef struct RoundingWatch RoundingWatch;
 RoundingWatch *watch_new(Graph *g); /* null: nothing is watched */
-/* Notes what `quantize` does to an operand. */
+/* Records an operand that `quantize` rounds. */
 void watch_quantize(RoundingWatch *watch, const Node *quantize, OperandUse use,
                     const Param *param);
-void watch_results(
-    const RoundingWatch *watch); /* the step's metrics of all noted */
-/* The largest magnitude of x over the step, where `at` stands, for post. */
+void watch_results(const RoundingWatch *watch); /* adds the metrics */
+/* The largest magnitude of x in the step, for post; x is rounded at `at`. */
 Node *amax_of_step(Graph *g, const Node *at, Node *x);
 
 typedef struct Delayed Delayed;
 Delayed *delayed_new(Graph *g);
-/* The scale of parameter's operand by its history, where `most` is the dtype's
- * largest number; x, which is rounded where `at` stands, joins the history. */
+/* The scale of the operand `use` of param's product from its history. most: the
+ * dtype's largest finite number. The amax of x, which is rounded at `at`, is
+ * appended to the history. */
 Node *delayed_scale(Delayed *delayed, const Param *param, OperandUse use,
                     const Node *at, Node *x, double most);
-void delayed_writes(const Delayed *delayed); /* histories of the next step */
+void delayed_writes(const Delayed *delayed); /* writes the histories */
 
 /* ---- wire.c -------------------------------------------------------------- */
 
 typedef struct Wire Wire;
 
-/* Before any product of g is scaled. */
+/* Must run before any product of g is scaled. */
 Wire *wire_new(Graph *g);
-/* What is to be rounded of rows that are cut into blocks of so many along an
- * axis, with a why() line of seconds: the tokens that they are sent of, or the
- * rows. */
+/* The value to quantize for rows that are quantized in blocks along `cut`: the
+ * tokens before their exchange, or the rows after it. Adds the decision and its
+ * seconds to why(). */
 Node *wire_source(const Wire *wire, Node *rows, const Axis *cut, int64_t block);
-/* v of those tokens, sent as the rows were. */
+/* v, a value of those tokens, exchanged like the rows. */
 Node *wire_moved(const Wire *wire, Node *rows, Node *v);
 
 /* ---- rounded_weights.c --------------------------------------------------- */
 
-/* Of n, a weight that is rounded once a step: what is kept for it. */
+/* Bytes kept for n, a weight that is quantized once a step. */
 int64_t rounded_bytes(const Graph *g, const Node *n);
-/* Rounds weights for each reader where memory is worth the time. */
+/* Quantizes weights for each reader where memory costs more than the time. */
 void round_again(Graph *g);
 
 /* ---- quantize.c scaled_products.c ---------------------------------------- */
 
-/* What loop kernels make amax, quantize or dequantize of (quantize.c). */
+/* Lowers n, an amax, hadamard, quantize or dequantize, to operations of loop
+ * kernels (quantize.c). */
 Node *open_blocks(Graph *g, Node *n);
-/* Grouped products of their operands' numbers and scales, where the target has
- * a kernel for that (scaled_products.c). */
+/* Makes grouped products of dequantized operands products of the quantized
+ * numbers and scales, if the target has such a kernel (scaled_products.c). */
 void scaled_products(Graph *g);
 
 /* ---- rounded_sums.c ------------------------------------------------------ */
 
-/* By id: is it a sum of rows that is made of what a kernel reads to make what
- * it rounds in blocks of rows? */
+/* By id: is the node a sum of rows that a quantizing kernel can also write? */
 char *rounded_sums(Graph *g);
-/* Is m a sum over blocks of SCALEBLOCK of what lies as x does? */
+/* Is m a sum over blocks of SCALEBLOCK elements of a value with x's layout? */
 int is_sum_of_blocks(const Node *m, const Node *x);
 
 #endif

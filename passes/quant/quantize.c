@@ -1,14 +1,14 @@
-/* quantize.c: amax, hadamard, quantize and dequantize as what loop kernels are
- * made of. An axis cut into blocks becomes two, those that count blocks and
- * elements; scales meet values by the first.
+/* quantize.c: lowers amax, hadamard, quantize and dequantize to operations of
+ * loop kernels. A blocked axis becomes two axes, of blocks and of elements in a
+ * block; scales have the first.
  *
  *     x [t hidden=512]  --split-->  [t hb=4 hidden'by128=128]
  *     amax              max of magnitude over hidden'by128         [t hb]
  *     quantize          x * s, rounded to the dtype --merge-->     [t hidden]
  *     hadamard          sum over hidden'by128 of x times signs / 4 (1x16)
  *
- * An axis whose last block is not whole is padded with zeros first; two numbers
- * of an element are put together, as bits, by arithmetic in fp32. */
+ * An axis with a partial last block is padded with zeros. Two 4-bit numbers are
+ * packed into a byte by fp32 arithmetic. */
 #include "quant.h"
 
 static Axis *made_axis(Graph *g, const Axis *a, const char *what, int64_t n)
@@ -65,7 +65,7 @@ static Axis *inner_axis(Cursor b, int i)
     return made_axis(b.g, b.at->at.amax.axes.v[i], "by", block_size(b.at, i));
 }
 
-/* In which n computes: fp32, fp64 if an operand is. */
+/* The dtype of n's arithmetic: fp32, or fp64 if an operand is. */
 static Dtype computes_in(const Node *n)
 {
     return n->in[0]->dt == Df64 || n->in[n->nin - 1]->dt == Df64 ? Df64 : Df32;
@@ -104,7 +104,7 @@ static Node *out_of_blocks(Cursor b, Node *x, const Node *like)
     return x;
 }
 
-/* ---- two in an element --------------------------------------------------- */
+/* ---- packed e2m1 --------------------------------------------------------- */
 
 static Node *position(Cursor b, Axis *a, int64_t count, Dtype dt)
 {
@@ -159,7 +159,7 @@ static Node *unpacked(Cursor b, Node *x)
     Node *in[2] = { b_cast(b, x, n->dt), position(b, two, 2, n->dt) };
     Node *v = b_node(b, Oe2m1_value, 2, in);
 
-    for (int d = 0; d < x->nd; d++) { /* beside each other, for the merge */
+    for (int d = 0; d < x->nd; d++) { /* make them adjacent for the merge */
         v->dim[v->nd++] = x->dim[d];
         if (x->dim[d].a == n_pairs(n))
             v->dim[v->nd++] = (Dim){ two, 2 };
@@ -235,8 +235,8 @@ static Node *dequantized(Cursor b)
     return out_of_blocks(b, scaled(b, x), b.at);
 }
 
-/* The type over each atom that its operands' types make; of the magnitudes that
- * an amax is of it has the largest of each rank, and so have all on the way. */
+/* Sets the layout types from the operands'; the intermediate values of an amax
+ * have its type (the maximum of each rank). */
 static void give_types(Graph *g, Node *n, const Node *of)
 {
     ShardStrategy w[MAXWAY];

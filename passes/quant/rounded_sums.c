@@ -1,14 +1,13 @@
-/* rounded_sums.c: sums of rows beside what is rounded in blocks of their
- * columns (join_rounding.c). A kernel that rounds makes blocks of 128 columns,
- * and sums of these, which another one adds up.
+/* rounded_sums.c: fuses sums of rows with the quantization of values in blocks
+ * of 128 columns (join_rounding.c). The quantizing kernel also writes the sums
+ * of blocks, which a second kernel adds.
  *
  *     %a = mul %y %w                      %p = sum (split %a ffn) ffn'by128
  *     %s = sum %a ffn               =>    %s = sum %p ffn'of128
  *     %b = quantize_blocks (mul %y %v)
  *
- * What an activation's backward makes of the rows of experts is such a case:
- * the gradients of both factors are rounded, that of the router's weight is a
- * sum. */
+ * The backward of an expert's activation has this form: the gradients of both
+ * factors are quantized; that of the router's weight is a sum. */
 #include "quant.h"
 
 enum { MOSTLEAVES = 16 };
@@ -32,7 +31,7 @@ static void add_leaf(Leaves *leaves, const Node *n)
         leaves->of[leaves->n++] = n;
 }
 
-/* What n is made of, element by element, of its dims. */
+/* Collects the operands of n's tree of elementwise operations with n's dims. */
 static void find_leaves(const Node *n, int depth, Leaves *leaves)
 {
     enum { DEEPEST = 12 };
@@ -59,7 +58,7 @@ static int share_leaf(const Node *n, const Node *x)
     return 0;
 }
 
-/* Is m a sum of rows that lie as x, of which n is made too? */
+/* Is m a sum of rows with x's layout, and x an operand of n's tree? */
 static int is_beside(const Node *m, const Node *x)
 {
     return m->op == Osum && m->dt != Dbf16 && n_axes(m)->n == 1 &&

@@ -1,11 +1,12 @@
-/* rounded_weights.c: weights that are rounded to few bits once a step
- * (training/fp8.c) lie in memory until its last micro-batch. Where those bytes
- * are worth more than the time (Graph.price), each reader rounds for itself:
+/* rounded_weights.c: weights that are quantized once a step (fp8.c) are live
+ * until its last micro-batch. If these bytes cost more than the time
+ * (Graph.price), each reader quantizes the weight again:
  *
  *     pre:   %q = quantize %w %s              body:  %q = quantize %w %s
  *     body:  %v = dequantize %q %t      =>           %v = dequantize %q %t
  *
- * Their scales stay. What other ranks are sent is not rounded again. */
+ * Their scales are kept. Weights that are sent to other ranks are not quantized
+ * again. */
 #include "quant.h"
 
 static int is_rounded_once(const Node *n)
@@ -23,13 +24,13 @@ static int64_t reads_in_body(const Graph *g, const Node *q)
     return count;
 }
 
-/* One order for each reader. */
+/* Each order of a reader has a copy. */
 int64_t rounded_bytes(const Graph *g, const Node *n)
 {
     return is_rounded_once(n) ? reads_in_body(g, n) * local_bytes(g, n) : 0;
 }
 
-/* Seconds of a micro-batch that it takes more where each reader rounds. */
+/* Added seconds of a micro-batch if each reader quantizes. */
 static double secs_more(const Graph *g, const Node *q)
 {
     double reads = (double)reads_in_body(g, q);
