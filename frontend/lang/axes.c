@@ -1,6 +1,6 @@
 /* axes.c: axis names. axes{} declares sizes; renames, splits, merges and topk
- * make more. A name in a string must be one of them, or the message says which
- * was probably meant. */
+ * make further axes. A name in a string must be one of them; otherwise the
+ * error suggests the most similar name. */
 #include <ctype.h>
 
 #include "../frontend.h"
@@ -18,7 +18,7 @@ static Axis *find(Front *front, const char *name)
     return NULL;
 }
 
-/* Of at least that size; 0: whatever has it not yet too. */
+/* Names of axes of at least that size; least 0: also axes without a size. */
 static const char **axis_names(Front *front, int64_t least, int *n)
 {
     const char **names =
@@ -56,7 +56,7 @@ static int is_name(const char *s, size_t n)
     return 1;
 }
 
-/* The implicit axes have names that a model cannot use. */
+/* Errors on the names of implicit axes. */
 static void check_name(Front *front, const char *s, size_t n)
 {
     if (!is_name(s, n) && !find(front, internn(s, n)))
@@ -145,7 +145,7 @@ void grow_axis(Front *front, Axis *a, int64_t n)
         a->n = n;
 }
 
-/* Could tensors from argument `arg` on get the axis a, of size n? */
+/* Can the tensors from argument `arg` on get the axis a, of size n? */
 static int is_free(lua_State *L, int arg, const Axis *a, int64_t n)
 {
     for (; !lua_isnone(L, arg); arg++)
@@ -154,9 +154,9 @@ static int is_free(lua_State *L, int arg, const Axis *a, int64_t n)
     return !a || !a->n || a->n == n;
 }
 
-/* own_axis(name, size): the name of an axis of the prelude. Models cannot name
- * it before a layer does, so that it is none of theirs. own_axis(name, size, x,
- * ..): just `name`, which models see, where tensors x .. may get this axis. */
+/* own_axis(name, size): an axis name of the prelude that models cannot declare.
+ * own_axis(name, size, x, ..): `name` itself, visible to models, if tensors x
+ * .. can get this axis. */
 int lua_own_axis(lua_State *L)
 {
     Front *front = enter(L, "own_axis");
@@ -171,7 +171,7 @@ int lua_own_axis(lua_State *L)
     return 1;
 }
 
-/* The size at the top of the stack. */
+/* Reads the size at the top of the stack. */
 static int64_t size_of(lua_State *L, Front *front, const char *name)
 {
     char key[64];
@@ -186,7 +186,7 @@ static int64_t size_of(lua_State *L, Front *front, const char *name)
     return opts_given(front->cmdline, key) ? opts_int(front->cmdline, key) : n;
 }
 
-/* Roles that a model may state: "batch seq .." */
+/* The roles that axes{} accepts: "batch seq .." */
 static char *role_list(Arena *a)
 {
     Text out = { .arena = a };
@@ -196,7 +196,7 @@ static char *role_list(Arena *a)
     return out.s;
 }
 
-/* `role` of the table at the top of the stack; ROLEnone without. */
+/* `role` of the table at the top of the stack; ROLEnone: absent. */
 static AxisRole stated_role(lua_State *L, Front *front, const char *name)
 {
     AxisRole found = ROLEnone;
@@ -300,7 +300,7 @@ int lua_axes(lua_State *L)
 
 /* ---- order --------------------------------------------------------------- */
 
-/* A tracer of which axes are used first. */
+/* Collects axes in the order of first use. */
 typedef struct Uses {
     Axis **axis; /* vec, in the order of first use */
     Table *seen;
@@ -333,8 +333,8 @@ static void use_nodes(Uses *uses, const Graph *g)
     }
 }
 
-/* Axes come in the order in which the model first uses them: axes{} has none,
- * and that of their names must decide nothing. Unused ones come last. */
+/* Orders the axes by first use in the model, unused ones last: the keys of
+ * axes{} have no order, and names must not affect the plan. */
 void axes_order(Front *front)
 {
     Graph *g = front->g;

@@ -1,36 +1,36 @@
-/* cond.c: Lua has no metamethod for truth, so `if lt(a, b) then` would always
- * be taken. Before a model file runs, its text is parsed and every condition
- * put inside a call that refuses tensors:
+/* cond.c: Lua has no metamethod for truth, so the branch of `if lt(a, b) then`
+ * would always run. Before a model file runs, its text is parsed and every
+ * condition is wrapped in a call that raises an error for tensors:
  *
  *     if a < b and c then      =>   if C(C(a < b) and c) then
  *     x = x or default         =>   x = D(x) or default
  *
  * A local function named like a layer of the language sees that layer inside.
- * Nothing is put on other lines, so places stay right. Text that this parser
- * does not understand is left as it is. */
+ * Insertions keep line numbers. Text that this parser cannot parse is not
+ * changed. */
 #include <ctype.h>
 
 #include "../frontend.h"
 
-enum { DEEPEST = 250 }; /* Lua itself takes 200 */
+enum { DEEPEST = 250 }; /* Lua's limit is 200 */
 
 typedef struct Insert {
-    size_t at, cut; /* bytes of the text that go */
+    size_t at, cut; /* bytes removed from the text */
     int close;
     const char *text;
-    size_t found; /* in which order */
+    size_t found; /* rank of discovery */
 } Insert;
 
 typedef struct Parser {
     Arena *arena;
     const char *s;
-    size_t len, pos; /* of the text; behind the token */
+    size_t len, pos; /* length of the text; position after the token */
     size_t at, n;    /* the token */
-    size_t last;     /* end of the one before */
+    size_t last;     /* end of the previous token */
     char kind;       /* n name, k keyword, s string, # number,
                                      o operator, 0 end */
     int bad, depth;
-    size_t deep; /* where it was too deep; 0: nowhere */
+    size_t deep; /* position of too deep nesting; 0: none */
     Insert *ins; /* vec */
 } Parser;
 
@@ -48,7 +48,7 @@ static int keyword(const char *s, size_t n)
     return 0;
 }
 
-/* Behind "[==[ ... ]==]" that starts at i, or 0 when none does. */
+/* The position after a long bracket "[=[ ... ]=]" that starts at i; 0: none. */
 static size_t long_bracket(const Parser *parser, size_t i)
 {
     size_t level = 0, k = i + 1;
@@ -197,7 +197,7 @@ static void name(Parser *parser)
         next(parser);
 }
 
-/* ---- what is put around -------------------------------------------------- */
+/* ---- insertions ---------------------------------------------------------- */
 
 static void wrap(Parser *parser, size_t from, size_t to, const char *f)
 {
@@ -338,9 +338,9 @@ static int operator(const Parser *parser)
     return i;
 }
 
-/* IFELSE when the expression is an `and` or `or` without parentheses. Of
- * `a and b and c` the conditions are a and b: not one in the other, so that
- * long chains do not nest. */
+/* Returns IFELSE if the expression is an `and` or `or` without parentheses. The
+ * conditions of `a and b and c` are a and b, wrapped separately, so that long
+ * chains do not nest. */
 static int expression(Parser *parser, int limit)
 {
     size_t from = parser->at;
@@ -405,9 +405,8 @@ static void for_statement(Parser *parser)
     expect(parser, "end");
 }
 
-/* `local function attention(x)` often ends in the language's own attention(s,
- * v, key). Lua's scope would make that a call of itself; such a function is
- * not recursive here. */
+/* `local function attention(x)` often calls the language's attention(s, v,
+ * key). In Lua's scope that would be recursion; here it calls the layer. */
 static void local_function(Parser *parser, size_t from)
 {
     static const char *const layers[] = {
@@ -515,10 +514,10 @@ static void block(Parser *parser)
     parser->depth--;
 }
 
-/* ---- the new text -------------------------------------------------------- */
+/* ---- output -------------------------------------------------------------- */
 
-/* Order in the text. At one place closing ones come first, and of opening ones
- * the later found is the outer. */
+/* Orders insertions by position. At one position closing ones come first; of
+ * opening ones the later found is the outer. */
 static int in_order(const void *v, const void *w)
 {
     const Insert *a = v, *b = w;

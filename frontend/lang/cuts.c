@@ -1,20 +1,21 @@
-/* cuts.c: which mesh axes cut which axes, where the model says so. Without a
- * word, roles decide (passes/sharding/sharding.c). Of an axis:
+/* cuts.c: sharding that the model states. Otherwise roles decide
+ * (passes/sharding/sharding.c). An axis names its mesh axis:
  *
  *     axes { inner={ 1408, shard="tp" } }     before all that have a role
  *
- * and of a mesh axis, in this order, with or without its size:
+ * or a mesh axis names its axes, in order of preference, with or without its
+ * size:
  *
  *     fold { tp="inner hidden" }   fold { tp={ 2, "inner hidden" } }
  *
- * An axis that a size does not divide leaves its place to the next. */
+ * An axis whose size is not divisible is skipped. */
 #include "../frontend.h"
 
 enum { MOSTCUTS = 32 };
 
-/* Those that roles give a choice of axes. */
+/* The mesh axes whose sharded axis roles choose. */
 static const MeshAxis open_to[] = { Mtp, Mcp, Metp };
-/* NMESH: none of them. */
+/* NMESH: not one of open_to. */
 static MeshAxis mesh_axis(const char *s, size_t n)
 {
     for (int i = 0; i < countof(open_to); i++) {
@@ -25,7 +26,7 @@ static MeshAxis mesh_axis(const char *s, size_t n)
     return NMESH;
 }
 
-/* As the next one of those that m cuts. */
+/* Appends a to the axes that m shards. */
 static void take_cut(Front *front, MeshAxis m, Axis *a)
 {
     char most = 0;
@@ -50,7 +51,7 @@ void cuts_of_axis(Front *front, Axis *a, const char *words)
     }
 }
 
-/* The string at the top of the stack, for when all axes are declared. */
+/* Stores the string at the top of the stack until all axes are declared. */
 static void later(lua_State *L, Front *front, MeshAxis m)
 {
     Arena *a = front->g->arena;

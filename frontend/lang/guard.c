@@ -1,8 +1,7 @@
-/* guard.c: a model file runs in a process of its own. Instruction hooks do not
- * fire inside Lua's string functions, so only the system can end a pattern
- * match without end; and whatever goes wrong in there, the user gets one line
- * that names the place. The job goes on in that process after the model was
- * traced; nothing is done twice. */
+/* guard.c: runs a model file in a child process. Instruction hooks do not fire
+ * inside Lua's string functions, so only a signal can end an endless pattern
+ * match. For any failure the parent prints one line with the location. After
+ * the trace the child continues with the job. */
 #include <limits.h>
 #include <malloc.h>
 #include <poll.h>
@@ -23,7 +22,7 @@ Watch *watch(void)
     return shared;
 }
 
-/* Of a processor, that a model file may take; $PLEAT_SECONDS: another limit. */
+/* Limit of a model file's CPU seconds; $PLEAT_SECONDS overrides it. */
 static int most_seconds(void)
 {
     const char *s = getenv("PLEAT_SECONDS");
@@ -32,7 +31,8 @@ static int most_seconds(void)
     return n > 0 ? n : SECONDS;
 }
 
-/* The limits hold while the model file runs, not for what is done with it. */
+/* Sets the limits while the model file runs; they do not apply to the
+ * passes. */
 void watch_tracing(int on)
 {
     struct rusage u;
@@ -59,8 +59,8 @@ void watch_tracing(int on)
     setrlimit(RLIMIT_CORE, &r);
 }
 
-/* Passes walk chains of nodes by calls: a model of 500,000 operations in a row
- * needs more than the usual 8 MB. Linux keeps 128 MB of addresses free. */
+/* Passes are recursive over chains of nodes: 500,000 operations in a row need
+ * more stack than the usual 8 MB. Linux reserves 128 MB of addresses. */
 static void widen_stack(void)
 {
     const rlim_t enough = (rlim_t)120 << 20;
@@ -72,8 +72,8 @@ static void widen_stack(void)
     setrlimit(RLIMIT_STACK, &r);
 }
 
-/* The process ends with its job: what one stage frees the next asks for again,
- * and a page given back has to be cleared anew. */
+/* Keeps freed memory in the process: later stages reuse it, and a page returned
+ * to the system must be cleared again. */
 static void keep_freed_memory(void)
 {
     mallopt(M_MMAP_THRESHOLD, 32 << 20);
@@ -91,7 +91,7 @@ static void read_all(int fd, Text *out)
     close(fd);
 }
 
-/* Messages show the source line; the other process knew it, not this. */
+/* Prints the source line, which only the child had loaded. */
 static void show_source(const char *file)
 {
     FILE *in = file_stream(file);
@@ -105,7 +105,7 @@ static void show_source(const char *file)
         fclose(in);
 }
 
-/* Ended from outside: nobody needs to be told. */
+/* Was the child ended from outside? Then no message is needed. */
 static int asked(int sig)
 {
     return sig == SIGINT || sig == SIGTERM || sig == SIGPIPE || sig == SIGHUP;
@@ -119,7 +119,7 @@ static int report(int status)
         return WEXITSTATUS(status);
     if (!shared->tracing || asked(sig)) {
         if (sig == SIGABRT)
-            return INTERNAL_ERROR; /* die() has printed why */
+            return INTERNAL_ERROR; /* die() has printed the error */
         if (sig == SIGKILL || asked(sig))
             return 128 + sig;
         err_internal(NULL, "killed by signal %d", sig);
@@ -138,7 +138,7 @@ void guard_beside(GuardBeside *f)
     beside = f;
 }
 
-/* Until the job writes, or ends. */
+/* Waits until the job writes, or ends. */
 static void run_beside(int fd)
 {
     struct pollfd from = { .fd = fd, .events = POLLIN };
@@ -166,7 +166,7 @@ int guarded(int (*job)(void *arg, FILE *out), void *arg, Text *text)
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent)
             _exit(1);
-        catch_faults(0); /* report() says it */
+        catch_faults(0); /* report() prints the error */
         widen_stack();
         keep_freed_memory();
         if (text)

@@ -1,5 +1,5 @@
-/* language.c: `pleat help language` and `pleat help topk`: what editor.lua says
- * of each function, and the rows of the op table for elementwise ones. */
+/* language.c: `pleat help language` and `pleat help topk`: the comments of
+ * editor.lua, and rows of the op table for elementwise functions. */
 #include "../frontend.h"
 
 /* The line before s; null: s is the first. */
@@ -12,7 +12,8 @@ static const char *line_above(const char *text, const char *s)
     return s;
 }
 
-/* Comments above `at`, but for types; then what stands there, without "end". */
+/* The comments above `at`, without types, then the line itself without
+ * "end". */
 static const char *entry_at(Arena *a, const char *text, const char *at)
 {
     const char *first = at, *above, *call = at + strlen("function ");
@@ -49,7 +50,7 @@ static const char *row_text(Arena *a, const char *row)
     return out.s;
 }
 
-/* Of an elementwise op without an entry of its own. */
+/* The entry of an elementwise op that editor.lua does not have. */
 static const char *op_entry(Arena *a, const char *name)
 {
     int op = op_named(name);
@@ -83,7 +84,7 @@ const char *language_entry(Arena *a, const char *name)
     return at ? entry_at(a, editor_lua, at) : op_entry(a, name);
 }
 
-/* The first sentence of a function's comment. */
+/* Prints the first sentence of a function's comment. */
 static void print_row(const char *name)
 {
     const char *entry = language_entry(forever, name), *word = "";

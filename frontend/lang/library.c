@@ -1,10 +1,9 @@
-/* library.c: what a model file has of Lua's own functions. They read and write
- * nothing, and what depends on chance in Lua (order of tables, random seeds,
- * addresses, when garbage is collected) is the same in every run or an
- * error. */
+/* library.c: Lua's library functions that a model file can use. They do no I/O.
+ * Sources of nondeterminism in Lua (order of tables, random seeds, addresses,
+ * garbage collection) are the same in every run, or an error. */
 #include "../frontend.h"
 
-/* Not for models. */
+/* Removed functions. */
 const char *const library_removed[] = {
     "dofile",         "loadfile",  "load", "pcall", "xpcall",
     "collectgarbage", "warn",      "io",   "os",    "debug",
@@ -13,8 +12,8 @@ const char *const library_removed[] = {
 
 /* ---- every library function ---------------------------------------------- */
 
-/* Library functions run without hooks: say where they were called. Upvalue 1 is
- * the function, which has none of its own: it would see these. */
+/* Wraps a library function, which runs without hooks, to record its call's
+ * location. Upvalue 1: the function, which must have no upvalues. */
 static int watched(lua_State *L)
 {
     Front *front = front_of(L);
@@ -34,8 +33,8 @@ int has_upvalues(lua_State *L, int i)
 
 /* ---- the order of tables ------------------------------------------------- */
 
-/* Whole and real numbers, then strings, then false and true; of the other
- * keys, which have no order, a table can be walked with one. */
+/* Rank of a key's type: numbers, strings, false and true, then other types,
+ * which have no order; a table with one such key can be walked. */
 static int rank_of(lua_State *L, int i)
 {
     int t = lua_type(L, i);
@@ -59,7 +58,7 @@ static int key_before(lua_State *L)
     return 1;
 }
 
-/* Push a list of the keys of the table at 1, in order. Upvalue 1: sort. */
+/* Pushes a list of the keys of the table at 1, in order. Upvalue 1: sort. */
 static void push_keys(lua_State *L, const char *fn)
 {
     lua_Integer n = 0;
@@ -88,8 +87,8 @@ static void push_keys(lua_State *L, const char *fn)
     lua_call(L, 2, 0);
 }
 
-/* Upvalues: the keys, how many were given, the table. Entries that are gone
- * are passed over. */
+/* Iterator. Upvalues: the keys, the count of visited keys, the table. Removed
+ * entries are skipped. */
 static int next_pair(lua_State *L)
 {
     lua_Integer i = lua_tointeger(L, lua_upvalueindex(2));
@@ -115,7 +114,7 @@ static int sorted_pairs(lua_State *L)
     return 1;
 }
 
-/* next(t): the first; next(t, key): the one after it, in the order of pairs */
+/* next(t), next(t, key) in the order of pairs. */
 static int sorted_next(lua_State *L)
 {
     lua_settop(L, 2);
@@ -139,8 +138,8 @@ static int sorted_next(lua_State *L)
 
 /* ---- addresses ----------------------------------------------------------- */
 
-/* Push what tostring(value at i) gives: without a __tostring of its own a
- * table or function is named by its kind, not by its address. */
+/* Pushes tostring(value at i); a table or function without __tostring is named
+ * by its type, not its address. */
 static void push_text(lua_State *L, int i)
 {
     int t = lua_type(L, i);
@@ -182,7 +181,7 @@ static int print(lua_State *L)
     return 0;
 }
 
-/* The letter of the conversion behind s, where a `%` stands. */
+/* The end of the conversion that starts with the `%` at s: its letter. */
 static const char *conversion(const char *s)
 {
     return s + 1 + strspn(s + 1, "-+#0 123456789.");
@@ -241,7 +240,7 @@ static const luaL_Reg libraries[] = {
     { "utf8", luaopen_utf8 }, { NULL, NULL },
 };
 
-/* Functions that differ from Lua's; upvalue 1 is what `over` names. */
+/* Functions that differ from Lua's; upvalue 1 is the function named `over`. */
 static const struct {
     const char *table, *name, *over;
     lua_CFunction f;
@@ -299,7 +298,7 @@ static void watch_library(lua_State *L, const char *name)
     lua_pop(L, 1);
 }
 
-/* Numbers of math.random are the same in every run. */
+/* Seeds math.random with a constant. */
 static void seed_random(lua_State *L)
 {
     lua_getglobal(L, "math");

@@ -1,5 +1,4 @@
-/* loc.c: Lua's stack -> Loc. Places are kept once each, so that a node costs no
- * memory for its place. */
+/* loc.c: Lua's stack -> Loc. Equal locations share one object. */
 #include "../frontend.h"
 
 enum { DEEPEST = 64, CALLERS = 8 };

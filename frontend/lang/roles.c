@@ -1,21 +1,20 @@
-/* roles.c: what the axes of a model are for. Names mean nothing: a role is what
- * axes{} says, follows from what a model does with an axis, or is stated by
- * the layer that knows it (cross_entropy and embed their vocabulary). The first
- * that fits, in this order:
+/* roles.c: roles of a model's axes. Names have no meaning: a role is stated in
+ * axes{} or by a layer (cross_entropy and embed state their vocabulary), or
+ * inferred from the operations on the axis. The first match, in this order:
  *
  *     batch, seq   the first and second axis of the input with the most axes,
- *                  of those that hold integers if there are any
- *     key          what attention sums over
- *     heads        any other axis of its scores that the keys have too,
- *     group        and one that only queries have
- *     ffn          made by one parameter and contracted with another, elsewhere
+ *                  among integer inputs if there are any
+ *     key          summed over by attention
+ *     heads        any other axis of the scores that the keys have
+ *     group        any other axis of the scores that only the queries have
+ *     ffn          made by one parameter, contracted with another, otherwise
  *                  only in elementwise operations
- *     vocab        what cross_entropy is over, or embed looks up
- *     choice       what an index picks along, W[e], or what has its own weight
- *                  for its own choice of tokens
- *     other        what only axes{} says: no mesh axis takes it
+ *     vocab        reduced by cross_entropy, or looked up by embed
+ *     choice       indexed, W[e], or with a weight of its own for each choice
+ *                  of tokens
+ *     other        only stated: no mesh axis shards it
  *
- * passes/sharding/sharding.c says which mesh axis takes which role. */
+ * passes/sharding/sharding.c maps mesh axes to roles. */
 #include "../frontend.h"
 
 static void take_role(Axis *a, AxisRole role)
@@ -26,7 +25,7 @@ static void take_role(Axis *a, AxisRole role)
 
 /* ---- inputs, attention, indexed weights ---------------------------------- */
 
-/* Integers before others, then the most axes, then the first. */
+/* Orders inputs: integers first, then the most axes, then the first. */
 static int leads(const Node *n, const Node *best)
 {
     int i = dtypes[n->dt].kind == 'i';
@@ -95,7 +94,7 @@ static int is_weight(const Node *n)
     return n->op == Oparam;
 }
 
-/* Does x hold what an index over axis a has picked? */
+/* Was x selected by an index along axis a? */
 static int is_picked(const Node *x, const Axis *a)
 {
     while (x->op != Ogather) {
@@ -109,7 +108,8 @@ static int is_picked(const Node *x, const Axis *a)
     return dim_of(x->in[1], a) >= 0;
 }
 
-/* W[e]; or what each expert has chosen, times its own weight. */
+/* Finds `choice` axes: W[e], or the tokens of each expert times its own weight.
+ */
 static void visit_pick(const Node *n)
 {
     if (n->op == Opick)
@@ -122,11 +122,11 @@ static void visit_pick(const Node *n)
                 take_role(n->dim[i].a, ROLEchoice);
 }
 
-/* ---- what lies between two parameters ------------------------------------ */
+/* ---- axes between two parameters ----------------------------------------- */
 
 typedef struct FfnCandidate {
     Axis *a;
-    int made, used, other; /* by a product; otherwise than elementwise */
+    int made, used, other; /* by a product; other: not elementwise */
 } FfnCandidate;
 
 static void product_between(FfnCandidate *candidate, const Node *n)
@@ -205,7 +205,7 @@ void known_role(Front *front, Axis *a, AxisRole role)
     vec_push(front->g->arena, front->stated, ((Stated){ a, role }));
 }
 
-/* role(axis, name): what a layer of the prelude knows its axis to be. */
+/* role(axis, name): a layer of the prelude states the role of its axis. */
 int state_role(lua_State *L)
 {
     Front *front = front_of(L);

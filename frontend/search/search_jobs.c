@@ -1,7 +1,7 @@
-/* search_jobs.c: what `search` compiles, each plan in a process of its own: a
- * fold that a pass refuses ends only that process. Whole models; and short ones
- * on one pipeline stage, where of units that are alike, one after another, a
- * few are left, so that what a unit costs is the difference of two plans. */
+/* search_jobs.c: the compiles of `search`, each in a child process: an error in
+ * a pass ends only that process. Plans are of the whole model, or short: one
+ * pipeline stage with few of the consecutive equal units, so that the cost of a
+ * unit is the difference of two plans. */
 #include <signal.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -49,7 +49,7 @@ static _Noreturn void run_job(const Jobs *jobs, int i, SearchJob *job,
     _exit(0);
 }
 
-/* One of them has ended: which? -1: none has yet. */
+/* Returns the index of a job whose process ended; -1: none has. */
 static int reap(Jobs *jobs, int flags)
 {
     int status;
@@ -78,9 +78,9 @@ static void stop_jobs(Jobs *jobs)
     }
 }
 
-/* f(ctx, i, out of size bytes) of each i < n in a process of its own, as many
- * at once as there are processors, until search_clock() is `end`. Which of them
- * returned 1, which ended otherwise, which were not or not wholly run. */
+/* Runs f(ctx, i, out + i * size) for each i < n in a child process, as many at
+ * once as there are processors, until search_clock() is `end`. Returns the
+ * state of each job: returned 1, failed, or not finished. */
 static char *search_run(int n, size_t size, void *out, double end,
                         SearchJob *job, void *ctx)
 {
@@ -117,7 +117,7 @@ static char *search_run(int n, size_t size, void *out, double end,
     return done;
 }
 
-/* ---- units that are alike ------------------------------------------------ */
+/* ---- equal units --------------------------------------------------------- */
 
 static int layer_of(const SearchModel *model, const Node *n)
 {
@@ -127,7 +127,7 @@ static int layer_of(const SearchModel *model, const Node *n)
     return -1;
 }
 
-/* Same ops of the same sizes on the same values of their own. */
+/* Are a and b the same op, of the same sizes, on corresponding operands? */
 static int same_node(const SearchModel *model, const Node *a, const Node *b)
 {
     int same =
@@ -172,8 +172,8 @@ static void find_model_units(SearchModel *model, Graph *g)
     }
 }
 
-/* Elements of the parameters that unit u reads, -1: those of no unit; what the
- * units behind it read of it. */
+/* Elements of the parameters of unit u (-1: of no unit) and of its results that
+ * later units read. */
 static UnitShape shape_of(const SearchModel *model, Graph *g, int u)
 {
     UnitShape s = { 0 };
@@ -227,8 +227,9 @@ void search_shapes(SearchModel *model, Graph *g)
     model->ends = shape_of(model, g, -1);
 }
 
-/* By id: the node of the last kept unit of its run that stands for one that is
- * left out; null: it is kept. keep[r]: units of run r, the first ones. */
+/* By id: the node of the last kept unit of the run that replaces a removed
+ * node; null: the node is kept. keep[r]: number of first units of run r to
+ * keep. */
 static Node **left_out(Arena *a, const Graph *g, const SearchModel *model,
                        const int *keep)
 {
@@ -243,7 +244,7 @@ static Node **left_out(Arena *a, const Graph *g, const SearchModel *model,
     return to;
 }
 
-/* n as the short model has it, where `copy` has what it reads. */
+/* A copy of n for the short model, with operands from `copy`. */
 static Node *short_copy(Arena *a, const Node *n, Node *const *to,
                         Node *const *copy)
 {
@@ -260,7 +261,7 @@ static Node *short_copy(Arena *a, const Node *n, Node *const *to,
     return c;
 }
 
-/* The text of g with so many units of each run. */
+/* The text of g with keep[r] units of each run r. */
 static const char *short_text(const Graph *g, const SearchModel *model,
                               const int *keep)
 {
@@ -290,8 +291,8 @@ static const char *short_text(const Graph *g, const SearchModel *model,
     return text;
 }
 
-/* Of the model with so many sequences, made once. Its units are those of the
- * first, whose nodes are others. */
+/* Makes the short texts of the model with this number of sequences, once. Units
+ * correspond to those of the first trace; nodes do not. */
 static void make_short_texts(const Search *search, SearchTrace *model)
 {
     int n = search->units.nrun;
@@ -366,8 +367,8 @@ static Plan *compile_point(const Search *search, Graph *g, const Point *point,
     return compile(g, search->target, &o);
 }
 
-/* Seconds of a step that has n micro-batches on one stage; of them those in
- * which transfers are not hidden. */
+/* Seconds of a step with n micro-batches on one stage. *open: seconds of
+ * exposed transfers. */
 static double secs_of_micros(Plan *p, int64_t n, double *open)
 {
     const Role *role = p->role;
@@ -381,7 +382,7 @@ static double secs_of_micros(Plan *p, int64_t n, double *open)
     return secs;
 }
 
-/* Bytes alive at once in post of program k. */
+/* Peak bytes in post of program k. */
 static double post_peak(const Role *role, int k)
 {
     const Program *step = &role->prog[k];
@@ -434,7 +435,7 @@ static int has_pairs(const Plan *p)
     return pairs;
 }
 
-/* Of the short model of this text in this fold. */
+/* Prices the short model of this text in this fold. */
 static void price_short(const Search *search, const ShortFold *fold,
                         const char *text, Table *lowered, UnitCost *out)
 {
@@ -470,7 +471,7 @@ typedef struct ShortJobs {
     const ShortFold *fold;
 } ShortJobs;
 
-/* All short plans of a fold: most of their kernels are the same. */
+/* Prices all short plans of a fold in one process: they share most kernels. */
 static int short_job(void *ctx, int i, void *result)
 {
     const ShortJobs *jobs = ctx;

@@ -1,20 +1,20 @@
-/* search_memory.c: bytes of a pipeline stage without compiling it. Its schedule
- * says how many micro-batches of its chunks are alive at once: from F to the
- * end of I, from F to the end of W, from I to W (of a schedule that does not
- * split the backward, both of the first). What units keep that long is known
- * from short plans (KeptBytes); what lives in one call is there once. A
- * fallback has all of its backward in I. */
+/* search_memory.c: estimates the bytes of a pipeline stage without compiling
+ * it. The schedule gives the number of micro-batches of its chunks that are
+ * live at once: from F to the end of I, from F to the end of W, and from I to W
+ * (only the first two without a split backward). The bytes that units keep for
+ * each lifetime are known from short plans (KeptBytes); values within one call
+ * count once. A fallback has its whole backward in I. */
 #include "search.h"
 
-/* Micro-batches of one chunk, at the same moment of a stage. */
+/* Live micro-batches of one chunk at one time. */
 typedef struct Alive {
     int input, weights, between;
 } Alive;
 
 struct StageAlive {
-    Alive *most; /* vec: none has as much or less of all than another */
-    Alive last;  /* of the last chunk, each at its most */
-    int splits;  /* the schedule's backward is I and W */
+    Alive *most; /* vec: the Pareto maxima */
+    Alive last;  /* of the last chunk, the maximum of each lifetime */
+    int splits;  /* the schedule splits the backward into I and W */
 };
 
 static int covers(const Alive *a, const Alive *b)
@@ -37,7 +37,7 @@ static void add_moment(Arena *arena, Alive **most, Alive now)
     vec_push(arena, *most, now);
 }
 
-/* What row w of the table adds while it runs, and takes when it ends. */
+/* Adds the micro-batches that work w makes live; its end removes them. */
 static void begin(WorkKind w, Alive *now)
 {
     now->input += w == WF;
@@ -80,7 +80,8 @@ static void count_stage(Arena *arena, const Schedule *schedule, int rank,
     }
 }
 
-/* More micro-batches than fill the pipeline are alive no longer. */
+/* Micro-batches beyond those that fill the pipeline do not change the
+ * maximum. */
 static int64_t enough(int64_t pp, int64_t micros)
 {
     return micros < 4 * pp ? micros : 3 * pp + micros % pp;
@@ -123,8 +124,8 @@ static double kept_in(const KeptBytes *k, Alive alive, int split)
                  : k->kept * alive.input;
 }
 
-/* The most that a program keeps of micro-batches: k of units, `ends` of what
- * only the last chunk has. */
+/* The peak bytes that a program keeps for micro-batches. k: bytes of the units;
+ * ends: bytes of the last chunk only. */
 static double most_kept(const StageAlive *stage, const KeptBytes *k,
                         const KeptBytes *ends, int64_t chunks, int split)
 {

@@ -1,5 +1,5 @@
-/* search_shorts.c: what units cost in short plans: of one rank, of ranks of ep
- * alone, of a fold. */
+/* search_shorts.c: costs of units from short plans: of one rank, of ep alone,
+ * of a fold. */
 #include "search.h"
 
 /* Compiles the short plans of n folds. Returns the state of each job
@@ -18,7 +18,7 @@ const char *search_price_shorts(Space *space, const ShortFold *fold, int n,
     return done;
 }
 
-/* Costs of one rank with the least batch; 0: the model has no such plan. */
+/* Costs of one rank with the smallest batch; 0: the model has no such plan. */
 int search_reference(Space *space, ModelCost ref[2])
 {
     ShortFold one[2] = { { .world = 1 } };
@@ -36,8 +36,8 @@ int search_reference(Space *space, ModelCost ref[2])
     return done[0] == JOBdone && done[1] == JOBdone;
 }
 
-/* The jobs of a fold behind those of `want`: with what costs no time rebuilt,
- * and if asked, with all, and in pairs. */
+/* Appends the jobs of a fold to `want`: with free recomputation, and on request
+ * with full recomputation and in pairs. */
 FoldPrice search_add_jobs(ShortFold **want, Point p, int64_t world, int all,
                           int pairs)
 {
@@ -54,7 +54,7 @@ FoldPrice search_add_jobs(ShortFold **want, Point p, int64_t world, int all,
     return fold;
 }
 
-/* Takes the costs of the jobs of search_add_jobs. A fold without a job for
+/* Copies the costs of the jobs of search_add_jobs. A fold without a job for
  * pairs has no price of pairs. */
 void search_take_costs(FoldPrice *fold, const char *done, const ModelCost *cost)
 {
@@ -71,9 +71,10 @@ void search_take_costs(FoldPrice *fold, const char *done, const ModelCost *cost)
         fold->cost[COSTpairs] = cost[pairs];
 }
 
-/* Prices units with each ep, on ep ranks with the fewest sequences: products of
- * fewer rows for more experts, and transfers that compute hides, are no fixed
- * share of the costs of one rank. Pairs are priced for at most WIDE ranks. */
+/* Prices units with each ep, on ep ranks with the fewest sequences: the time of
+ * products with fewer rows for more experts, and of hidden transfers, is not
+ * proportional to the costs of one rank. Pairs are priced for at most WIDE
+ * ranks. */
 void search_price_plain(Space *space)
 {
     ShortFold *want = NULL;

@@ -1,6 +1,7 @@
-/* search_space.c: the points of a search: every fold that the ranks and what is
- * given (pins) leave, with its micro-batches, schedules and ZeRO stages. And
- * what is said where there is none: the nearest that there would be. */
+/* search_space.c: the points of a search: every fold that the number of ranks
+ * and the given settings (pins) allow, with its micro-batches, schedules and
+ * ZeRO stages. If there is none, the error suggests the nearest legal
+ * settings. */
 #include "../../ir/settings/keys.h"
 #include "search.h"
 
@@ -9,7 +10,7 @@ enum { MOSTPIN = 8, NEAR = 64 }; /* kinds of pins; ranks more or fewer */
 
 static int has_points(Space *space, int64_t world, int64_t batch);
 
-/* What the command line gives; 0 (schedule and zero: -1): it is free. */
+/* Reads the pins from the settings; 0 (schedule and zero: -1): free. */
 void search_pins(Space *space)
 {
     const Opts *opts = space->args->keys;
@@ -31,14 +32,14 @@ void search_pins(Space *space)
     space->legal = 0;
 }
 
-/* ---- the nearest of what is given --------------------------------------- */
+/* ---- nearest pins -------------------------------------------------------- */
 
 typedef struct Pin {
     const char *name;
-    int64_t *to, none; /* where it stands; where it is free */
+    int64_t *to, none; /* address of the value; value if free */
 } Pin;
 
-/* What may be given of a point, at its places there; how many. */
+/* The settings of a point that pins can give. Returns their number. */
 static int pins_of(Point *point, Pin *pin)
 {
     static const MeshAxis axis[] = { Mtp, Mcp, Mdp, Mpp, Metp, Mep };
@@ -51,9 +52,9 @@ static int pins_of(Point *point, Pin *pin)
     return n;
 }
 
-/* Of a pin that is left free: the legal value that is nearest to it. */
+/* The nearest legal value of a pin that is left free. */
 typedef struct NearPin {
-    int pin; /* which; -1: none is free */
+    int pin; /* index; -1: no pin is free */
     int64_t asked, value;
 } NearPin;
 
@@ -76,7 +77,7 @@ static int may_be(int64_t pin, int64_t v)
     return !pin || pin == v;
 }
 
-/* Does a schedule take so many chunks and micro-batches? */
+/* Does a schedule allow these chunks and micro-batches? */
 static int schedule_takes(const Point *point, int kind, int64_t micros)
 {
     int64_t pp = point->size[Mpp];
@@ -89,7 +90,7 @@ static int schedule_takes(const Point *point, int kind, int64_t micros)
     }
 }
 
-/* One that is far too large is only kept where all are. */
+/* Points that need far too much memory are kept only if all do. */
 static void add_point(Space *space, const Point *p, const ModelCost cost[NCOST])
 {
     Forecast f = search_priced(space, p, cost);
@@ -179,7 +180,7 @@ static void add_experts(Space *space, Point p, const ModelCost ref[2])
         }
 }
 
-/* The most ranks of an axis that is free, at most `most`, or what is given. */
+/* The maximal ranks of a mesh axis: the pin, else `free`, at most `most`. */
 static int64_t most_ranks(int64_t pin, int64_t free, int64_t most)
 {
     int64_t n = pin ? pin : free;
@@ -203,10 +204,10 @@ static void add_stages(Space *space, Point p, const ModelCost ref[2])
     }
 }
 
-/* The space, but for what is given: tp stays where links join ranks (LINKED
- * where the machine is not known), etp divides tp; a rank has TOKENS of a
- * sequence at least, where cp cuts it; up to SEQUENCES of a micro-batch, up to
- * CHUNKS of a stage, powers of two. */
+/* Lists the points. Limits without pins: tp stays within the fast links (LINKED
+ * ranks if the machine is unknown); etp divides tp; cp leaves at least TOKENS
+ * of a sequence on a rank; at most SEQUENCES in a micro-batch and CHUNKS in a
+ * stage, powers of two. */
 void search_list(Space *space, const ModelCost ref[2])
 {
     int64_t world = space->s.world, seq = space->s.seq;
@@ -226,8 +227,8 @@ void search_list(Space *space, const ModelCost ref[2])
 
 /* ---- nothing to choose from ---------------------------------------------- */
 
-/* A legal choice next to what is given, where that leaves no point: another
- * value of one pin, or other ranks; null: there is none near. */
+/* The nearest legal choice if the pins leave no point: another value of one
+ * pin, or another number of ranks; null: none near. */
 static const char *nearest_pin(Space *space)
 {
     Pin pin[MOSTPIN];
@@ -249,7 +250,7 @@ static const char *nearest_pin(Space *space)
     return NULL;
 }
 
-/* Has a step of so many sequences on so many ranks a legal point? */
+/* Is there a legal point for this number of sequences and ranks? */
 static int has_points(Space *space, int64_t world, int64_t batch)
 {
     NearPin none = { .pin = -1 };
@@ -277,7 +278,7 @@ static const char *nearest_world(Space *space)
     return NULL;
 }
 
-/* A multiple of the micro-batches of dp ranks, more sequences than given. */
+/* The next larger batch with a legal point, a multiple of dp micro-batches. */
 static const char *nearest_batch(Space *space)
 {
     int64_t now = space->s.batch, near = INT64_MAX;
@@ -303,7 +304,8 @@ static int has_pins(Space *space)
     return any;
 }
 
-/* Where it may be for what is given, or for the model, a compile says why. */
+/* Reports that there is no point. If the cause can be the pins or the model, a
+ * compile reports it. */
 void no_point(Space *space)
 {
     if (has_pins(space) || has_points(space, space->s.world, space->s.batch))
@@ -344,7 +346,7 @@ static size_t compiled_points(const Space *space)
     return n;
 }
 
-/* Is each point compiled, or are the model's weights alone too large? */
+/* Is every point compiled and too large, or are the weights alone too large? */
 static int proven_too_large(const Space *space)
 {
     const SearchModel *model = &space->s.units;
@@ -402,7 +404,7 @@ static Point point_of(const Space *space, const Plan *p)
     return at;
 }
 
-/* Twice as many ranks of a, if that leaves whole numbers of others. */
+/* Adds the point with twice the ranks of a, if the other axes divide. */
 static void add_ranks(const Space *space, Point **v, Point p, MeshAxis a)
 {
     const char *order = opts_str(space->s.model[0].g->opts, "fold.order");
@@ -420,7 +422,7 @@ static void add_ranks(const Space *space, Point **v, Point p, MeshAxis a)
         vec_push(forever, *v, p);
 }
 
-/* Keys that take less memory, and a key of each that must not be given. */
+/* Settings that reduce memory, and a key of each that must be free. */
 static const struct {
     const char *key, *words;
 } settings[] = {
@@ -435,7 +437,7 @@ static int may_set(const Space *space, int i)
     return !opts_given(space->s.model[0].g->opts, settings[i].key);
 }
 
-/* p with each setting; *all: with every one. */
+/* Adds p with each setting; *all: p with all of them. */
 static void add_settings(const Space *space, Point **v, Point p, Point *all)
 {
     const char *words = NULL;
@@ -449,7 +451,8 @@ static void add_settings(const Space *space, Point **v, Point p, Point *all)
     all->more = words;
 }
 
-/* p with each larger fold.zero, if none is given: its steps are the same. */
+/* p with each larger fold.zero, if it is free: the training step is the
+ * same. */
 static Point *same_steps(const Space *space, Point p)
 {
     int copies = p.size[Mdp] * p.size[Mcp] > 1 || p.size[Medp] > 1;
@@ -461,7 +464,7 @@ static Point *same_steps(const Space *space, Point p)
     return v;
 }
 
-/* One step away from it, in what takes less memory; then several at once. */
+/* Points that need less memory, one change from p, then several changes. */
 static Point *smaller_points(const Space *space, Point p)
 {
     static const MeshAxis axis[] = { Mep, Mpp, Mtp, Mcp };
@@ -507,7 +510,7 @@ static void set_fixes(Space *space, const Plan *p)
                                  .g = search_traced(space, a->n / b) }));
 }
 
-/* Points beside one, compiled as far as the budget of work goes. */
+/* Neighbours of a point, compiled within the work budget. */
 typedef struct Fixes {
     Point *point; /* vec */
     Forecast *forecast;
@@ -531,7 +534,7 @@ static Fixes compile_fixes(const Space *space, Point *v)
     return x;
 }
 
-/* Of the plans that were made and fit, which is not taken again; -1: there is
+/* Removes the fastest of the compiled plans that fit and returns its index; -1:
  * none. */
 static int take_fastest(const Space *space, Fixes *x)
 {
