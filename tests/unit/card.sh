@@ -54,4 +54,12 @@ try "$card" 'w' 'x ([0-9]+)' 'echo y'
 check "no value" "no value matches" 1
 try "$card" -g 50 'w' '([0-9]+)' 'echo 1'
 check "goal without a direction" "neither '< x' nor '> x'" 1
+cd ../../.. || exit 2
+"$card" --table tests/bench/claims >"$dir/table" && cp "$dir/table" "$dir/said"
+while read -r row; do
+    grep -qxF -e "$row" tests/bench/README.md || { echo "not in README.md: $row" >"$dir/said"; false; } || break
+done <"$dir/table"
+status=$?
+cd "$dir" || exit 2
+check "table of tests/bench/README.md" "" 0
 exit $bad
