@@ -263,8 +263,10 @@ static void row_deltas(Backward *back, int depth)
 
 static const char *row_of(Attn *attn, AttnView v)
 {
+    const char *stride = attn_stride_name(attn, v, attn->query);
+
     return strf(attn->arena, "(%s)[(q0 + r) * %s]", attn_row_pointer(attn, v),
-                attn_stride_name(attn, v, attn->query));
+                stride);
 }
 
 static void store_deltas(Backward *back)

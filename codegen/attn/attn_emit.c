@@ -351,11 +351,11 @@ void attn_products(Attn *attn, int depth)
 
     for (int i = 0; i < attn->ndot; i++) {
         const AttnDot *dot = &attn->dot[i];
+        const char *width = attn_width_name(attn, dot->k);
         attn_line(attn, depth,
                   "at_mm_%s(rows, wide, %s, a%d, %s, 1, f%d, at_keys, t%d, "
                   "at_ld, %d);",
-                  attn->type, attn_width_name(attn, dot->k), i,
-                  attn_width_name(attn, dot->k), dot->k, dot->term,
+                  attn->type, width, i, width, dot->k, dot->term,
                   begun[dot->term]++ > 0);
     }
 }

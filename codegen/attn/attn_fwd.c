@@ -150,11 +150,12 @@ static void key_tile(Forward *forward)
 static void store_lse(Forward *forward)
 {
     Attn *attn = &forward->attn;
+    const char *stride = attn_stride_name(attn, forward->lse, attn->query);
 
     attn_line(attn, 3, "for (int64_t r = 0; r < rows; r++)");
     attn_line(attn, 4,
               "(%s)[(q0 + r) * %s] =", attn_row_pointer(attn, forward->lse),
-              attn_stride_name(attn, forward->lse, attn->query));
+              stride);
     attn_line(attn, 5, "max[r] + (sum[r] > 0 ? log_%s(sum[r]) : 0);",
               attn->type);
 }

@@ -191,6 +191,14 @@ static MaskBounds visible(const Attn *attn, const Node *n)
     }
 }
 
+/* "key - (query)" of global positions. The arguments of `query` precede. */
+static const char *distance(Attn *attn, const char *key, const char *query)
+{
+    const char *q = attn_global(attn, attn->query, query);
+
+    return strf(attn->arena, "%s - (%s)", attn_global(attn, attn->key, key), q);
+}
+
 const char *attn_tile_masked(Attn *attn, const char *q0, const char *q1)
 {
     MaskBounds b = visible(attn, attn->score);
@@ -200,9 +208,8 @@ const char *attn_tile_masked(Attn *attn, const char *q0, const char *q1)
         return NULL;
     attn_index_map(attn, attn->query);
     if (!isinf(b.hi))
-        put(&x, "%s - (%s) > %.0f", attn_global(attn, attn->key, "k0"),
-            attn_global(attn, attn->query, strf(attn->arena, "%s - 1", q1)),
-            b.hi + 0.0);
+        put(&x, "%s > %.0f",
+            distance(attn, "k0", strf(attn->arena, "%s - 1", q1)), b.hi + 0.0);
     if (!isinf(b.lo))
         put(&x, "%s%s - (%s) < %.0f", x.s ? " || " : "",
             attn_global(attn, attn->key, "(k0 + cols) - 1"),
@@ -228,9 +235,8 @@ const char *attn_tile_unmasked(Attn *attn)
         return NULL;
     attn_index_map(attn, attn->query);
     if (!isinf(b.hi))
-        put(&x, "%s - (%s) <= %.0f",
-            attn_global(attn, attn->key, "(k0 + cols) - 1"),
-            attn_global(attn, attn->query, "q0"), b.hi + 0.0);
+        put(&x, "%s <= %.0f", distance(attn, "(k0 + cols) - 1", "q0"),
+            b.hi + 0.0);
     if (!isinf(b.lo))
         put(&x, "%s%s - (%s) >= %.0f", x.s ? " && " : "",
             attn_global(attn, attn->key, "k0"),

@@ -274,19 +274,22 @@ static void put_store(AttnWg *wg, int depth, AttnView v, int op, const char *to,
 
     attn_inner_axes(attn, attn->node->in[op], in);
     AttnSlab s = attn_slab(attn, v, a, in[0]);
+    const char *column = attn_stride_name(attn, v, s.in);
     attn_line(attn, depth,
               "store_rows<%ld, %d, %d>(%s, %s, %s, o%d, row, %s, %ld, %s, "
               "%s);",
               s.W, attn_straight(attn, &s, 2) + attn_straight(attn, &s, 8),
-              wg->job->loads ? 2 : 8, to, attn_stride_name(attn, v, a),
-              attn_stride_name(attn, v, s.in), op, rows, s.w, f0, f1);
+              wg->job->loads ? 2 : 8, to, attn_stride_name(attn, v, a), column,
+              op, rows, s.w, f0, f1);
 }
 
 static const char *rows_at(Attn *attn, AttnView v, const Axis *a,
                            const char *from)
 {
+    const char *stride = attn_stride_name(attn, v, a);
+
     return strf(attn->arena, "%s + %s * %s", attn_row_pointer(attn, v), from,
-                attn_stride_name(attn, v, a));
+                stride);
 }
 
 /* ---- forward ------------------------------------------------------------- */
@@ -448,10 +451,11 @@ static void open_backward(AttnWg *wg)
     attn_line(attn, 3, "float lse_of[2], delta_of[2];");
     attn_line(attn, 3, "for (int h = 0; h < 2; h++) {");
     attn_line(attn, 4, "const int r = row + 8 * h;");
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
+        const char *stride = attn_stride_name(attn, *v[i], attn->query);
         attn_line(attn, 4, "%s_of[h] = r < rows ? (%s)[(q0 + r) * %s] : 0;",
-                  i ? "delta" : "lse", attn_row_pointer(attn, *v[i]),
-                  attn_stride_name(attn, *v[i], attn->query));
+                  i ? "delta" : "lse", attn_row_pointer(attn, *v[i]), stride);
+    }
     attn_line(attn, 3, "}");
 }
 

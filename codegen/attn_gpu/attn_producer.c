@@ -331,12 +331,12 @@ static void put_load(AttnWg *wg, int depth, const AttnSlab *slab, int64_t rows,
                      const char *to)
 {
     Attn *attn = &wg->gpu->attn;
+    const char *column = attn_stride_name(attn, slab->v, slab->in);
+    const char *stride = attn_stride_name(attn, slab->v, slab->a);
 
     attn_line(attn, depth, "load_tile<%ld, %ld, %d>(%s + %ld, %s, %s, %s,",
               rows, slab->W, attn_straight(attn, slab, 8), to, slab->at,
-              attn_row_pointer(attn, slab->v),
-              attn_stride_name(attn, slab->v, slab->a),
-              attn_stride_name(attn, slab->v, slab->in));
+              attn_row_pointer(attn, slab->v), stride, column);
     attn_line(attn, depth, "    %s, (int)%s, %ld);",
               slab->a == attn->key ? "k0" : "q0", attn_size_name(attn, slab->a),
               slab->w);
@@ -354,14 +354,16 @@ static void put_rows(AttnWg *wg, int depth, int loop, const char *bar)
 static void put_numbers(AttnWg *wg)
 {
     Attn *attn = &wg->gpu->attn;
+    AttnView lse = wg->gpu->lse, delta = wg->gpu->delta;
+    const char *size = attn_size_name(attn, attn->query);
+    const char *sd = attn_stride_name(attn, delta, attn->query);
+    const char *d = attn_row_pointer(attn, delta);
+    const char *sl = attn_stride_name(attn, lse, attn->query);
 
-    attn_line(
-        attn, 4, "load_numbers<%ld>(to + %ld, %s, %s, %s, %s, q0, (int)%s);",
-        wg->cols, wg->colbytes - 1024, attn_row_pointer(attn, wg->gpu->lse),
-        attn_stride_name(attn, wg->gpu->lse, attn->query),
-        attn_row_pointer(attn, wg->gpu->delta),
-        attn_stride_name(attn, wg->gpu->delta, attn->query),
-        attn_size_name(attn, attn->query));
+    attn_line(attn, 4,
+              "load_numbers<%ld>(to + %ld, %s, %s, %s, %s, q0, (int)%s);",
+              wg->cols, wg->colbytes - 1024, attn_row_pointer(attn, lse), sl, d,
+              sd, size);
 }
 
 static void put_part(AttnWg *wg, int part)

@@ -32,8 +32,10 @@ static const char *offset_of(Attn *attn, AttnView v, Axis *const *in, int n,
 static void put_row(Attn *attn, int depth, const char *name, AttnView v,
                     Axis *a, const char *at)
 {
+    const char *stride = attn_stride_name(attn, v, a);
+
     attn_line(attn, depth, "const auto *%s = %s + (%s) * %s;", name,
-              attn_row_pointer(attn, v), at, attn_stride_name(attn, v, a));
+              attn_row_pointer(attn, v), at, stride);
 }
 
 /* Row q0 + r of x and row k0 + j of y, to be multiplied along the inner
@@ -68,9 +70,9 @@ static void put_dot(Attn *attn, int depth, const char *to, Pair p,
     attn_line(attn, depth + 1, "at_%s sum = 0;", attn->type);
     attn_line(attn, depth + 1, "for (int c = 0; c < %ld; c++)",
               attn_local_product(attn, in, n));
+    const char *y = offset_of(attn, p.y, in, n, "c");
     attn_line(attn, depth + 2, "sum += (at_%s)up(x[%s]) * (at_%s)up(y[%s]);",
-              attn->type, offset_of(attn, p.x, in, n, "c"), attn->type,
-              offset_of(attn, p.y, in, n, "c"));
+              attn->type, offset_of(attn, p.x, in, n, "c"), attn->type, y);
     attn_line(attn, depth + 1, "%s += sum;", to);
     attn_line(attn, depth, "}");
 }
@@ -96,13 +98,13 @@ static void put_terms(Attn *attn, int depth)
 static void put_delta(AttnGpu *gpu, int depth)
 {
     Attn *attn = &gpu->attn;
+    const char *stride = attn_stride_name(attn, gpu->lse, attn->query);
 
     attn_line(attn, depth, "lse = row_lse((at_%s)(%s)[(q0 + r) * %s]);",
-              attn->type, attn_row_pointer(attn, gpu->lse),
-              attn_stride_name(attn, gpu->lse, attn->query));
+              attn->type, attn_row_pointer(attn, gpu->lse), stride);
+    stride = attn_stride_name(attn, gpu->delta, attn->query);
     attn_line(attn, depth, "delta = (at_%s)(%s)[(q0 + r) * %s];", attn->type,
-              attn_row_pointer(attn, gpu->delta),
-              attn_stride_name(attn, gpu->delta, attn->query));
+              attn_row_pointer(attn, gpu->delta), stride);
 }
 
 static void put_dp(AttnGpu *gpu, int depth)
@@ -167,9 +169,10 @@ static void put_result(Attn *attn, AttnView v, Axis *a, const char *at,
 
     attn_line(attn, 2, "for (int u = 0, c = lane; c < %ld; u++, c += 32)",
               attn_inner_count(attn, op));
+    const char *lane = lane_offset(attn, v, in, n);
+    const char *stride = attn_stride_name(attn, v, a);
     attn_line(attn, 3, "put_to(%s + (%s) * %s + %s, %s[u]);",
-              attn_row_pointer(attn, v), at, attn_stride_name(attn, v, a),
-              lane_offset(attn, v, in, n), acc);
+              attn_row_pointer(attn, v), at, stride, lane, acc);
 }
 
 /* ---- a tile -------------------------------------------------------------- */
@@ -253,11 +256,11 @@ static void warp_forward(AttnGpu *gpu, const AttnJob *job)
                 attn->key, "k0 + i", attn->values);
     close_columns(gpu, depth);
     if (gpu->lse.n) {
+        const char *stride = attn_stride_name(attn, gpu->lse, attn->query);
         attn_line(attn, 2, "if (lane == 0)");
         attn_line(attn, 3,
                   "(%s)[(q0 + r) * %s] = max + (sum > 0 ? log_%s(sum) : 0);",
-                  attn_row_pointer(attn, gpu->lse),
-                  attn_stride_name(attn, gpu->lse, attn->query), attn->type);
+                  attn_row_pointer(attn, gpu->lse), stride, attn->type);
     }
     attn_line(attn, 2, "const at_%s f = sum != 0 ? 1 / sum : 0;", attn->type);
     attn_line(attn, 2, "for (int u = 0; u < %ld; u++)", n);

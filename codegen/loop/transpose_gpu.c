@@ -134,11 +134,12 @@ int print_transpose(KernelPrinter *printer)
     blocks *= put_square(printer, t.v, strf(printer->arena, "p / %ld", blocks),
                          strf(printer->arena, "TID / %ld", x), y, t.elements);
     put_indices(printer, rest, k, strf(printer->arena, "p / %ld", blocks));
+    int from_stride = size_arg(printer, affine_stride(t.load->lin, t.v));
+    const char *from = element_text(printer, t.load->buf, t.load->lin);
+    int to_stride = size_arg(printer, affine_stride(t.store->addr, t.u));
     text_line(printer, "store_transposed<%d>(&%s, n%d, &%s, n%d);", t.elements,
-              element_text(printer, to, t.store->addr),
-              size_arg(printer, affine_stride(t.store->addr, t.u)),
-              element_text(printer, t.load->buf, t.load->lin),
-              size_arg(printer, affine_stride(t.load->lin, t.v)));
+              element_text(printer, to, t.store->addr), to_stride, from,
+              from_stride);
     printer->group->instr.launch =
         (Launch){ .items = blocks * loop_product(printer, rest, 0, k)->v,
                   .threads = (int)(x * y) };

@@ -177,9 +177,10 @@ const char *affine_text(KernelPrinter *printer, const AffineExpr *affine)
 const char *element_text(KernelPrinter *printer, Node *buf,
                          const AffineExpr *at)
 {
+    const char *index = affine_text(printer, at);
+
     return strf(printer->arena, "b%d[%s]",
-                add_arg(printer->group, printer->arena, buf),
-                affine_text(printer, at));
+                add_arg(printer->group, printer->arena, buf), index);
 }
 
 const char *load_text(KernelPrinter *printer, Node *buf, const AffineExpr *at)

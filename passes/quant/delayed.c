@@ -139,8 +139,9 @@ static Node *renewed(TrainStep *step, Node *state, Node *newest)
     Graph *g = step->g;
     Node *n = shifted(step, state, newest);
     Node *max = made(step, g_red(g, Omax, n, &state->dim[0].a, 1));
-    Node *usable = post_op2(step, Oland, post_op1(step, Oisfinite, newest),
-                            post_op2(step, Ogt, max, post_num(step, 0)));
+    Node *some = post_op2(step, Ogt, max, post_num(step, 0));
+    Node *finite = post_op1(step, Oisfinite, newest);
+    Node *usable = post_op2(step, Oland, finite, some);
 
     return made(step, g_ew(g, Owhere, step->l, usable, n, state));
 }

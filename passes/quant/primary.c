@@ -326,7 +326,9 @@ static Node *scale_of_blocks(TrainStep *step, Node *amax)
 /* What 1 stands for in them. */
 static Node *inverse_of(TrainStep *step, Node *amax)
 {
-    return post_op2(step, Odiv, post_num(step, 1), scale_of_blocks(step, amax));
+    Node *scale = scale_of_blocks(step, amax);
+
+    return post_op2(step, Odiv, post_num(step, 1), scale);
 }
 
 /* It is written; the scale, a power of two as it is. */

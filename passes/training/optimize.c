@@ -131,11 +131,11 @@ void step_clip(TrainStep *step)
     if (opts_int(g->opts, "train.skip_bad"))
         post_needs(step, post_op1(step, Oisfinite, norm));
     limit(step, "gnorm", STEPskip_gnorm, norm);
-    if (clip > 0)
-        step->scale = post_op2(
-            step, Ominimum, post_num(step, 1),
-            post_op2(step, Odiv, post_num(step, clip),
-                     post_op2(step, Oadd, norm, post_num(step, 1e-6))));
+    if (clip > 0) {
+        Node *above = post_op2(step, Oadd, norm, post_num(step, 1e-6));
+        Node *scale = post_op2(step, Odiv, post_num(step, clip), above);
+        step->scale = post_op2(step, Ominimum, post_num(step, 1), scale);
+    }
 }
 
 /* ---- states ------------------------------------------------------------ */
