@@ -211,13 +211,14 @@ const char *attn_tile_masked(Attn *attn, const char *q0, const char *q1)
         put(&x, "%s > %.0f",
             distance(attn, "k0", strf(attn->arena, "%s - 1", q1)), b.hi + 0.0);
     if (!isinf(b.lo))
-        put(&x, "%s%s - (%s) < %.0f", x.s ? " || " : "",
-            attn_global(attn, attn->key, "(k0 + cols) - 1"),
-            attn_global(attn, attn->query, q0), b.lo + 0.0);
-    if (b.chunk)
+        put(&x, "%s%s < %.0f", x.s ? " || " : "",
+            distance(attn, "(k0 + cols) - 1", q0), b.lo + 0.0);
+    if (b.chunk) {
+        const char *q = attn_global(attn, attn->query, q0);
         put(&x, " || %s < (%s) / %ld * %ld",
-            attn_global(attn, attn->key, "(k0 + cols) - 1"),
-            attn_global(attn, attn->query, q0), b.chunk, b.chunk);
+            attn_global(attn, attn->key, "(k0 + cols) - 1"), q, b.chunk,
+            b.chunk);
+    }
     return x.s;
 }
 
@@ -238,14 +239,13 @@ const char *attn_tile_unmasked(Attn *attn)
         put(&x, "%s <= %.0f", distance(attn, "(k0 + cols) - 1", "q0"),
             b.hi + 0.0);
     if (!isinf(b.lo))
-        put(&x, "%s%s - (%s) >= %.0f", x.s ? " && " : "",
-            attn_global(attn, attn->key, "k0"),
-            attn_global(attn, attn->query, "(q0 + rows) - 1"), b.lo + 0.0);
-    if (b.chunk)
+        put(&x, "%s%s >= %.0f", x.s ? " && " : "",
+            distance(attn, "k0", "(q0 + rows) - 1"), b.lo + 0.0);
+    if (b.chunk) {
+        const char *q = attn_global(attn, attn->query, "(q0 + rows) - 1");
         put(&x, " && %s >= (%s) / %ld * %ld",
-            attn_global(attn, attn->key, "k0"),
-            attn_global(attn, attn->query, "(q0 + rows) - 1"), b.chunk,
-            b.chunk);
+            attn_global(attn, attn->key, "k0"), q, b.chunk, b.chunk);
+    }
     return x.s;
 }
 

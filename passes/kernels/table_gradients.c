@@ -111,8 +111,8 @@ static Node *numbers(Cursor b, const Dim *dim, int nd)
         i->at.iota.axis = dim[d].a;
         i->dim[i->nd++] = dim[d];
         Node *size = b_const(b, Df32, (double)dim[d].n);
-        all = b_op2(b, Oadd, b_op2(b, Omul, all, size),
-                    b_cast(b, infer(b.g, i), Df32));
+        Node *at = b_cast(b, infer(b.g, i), Df32);
+        all = b_op2(b, Oadd, b_op2(b, Omul, all, size), at);
     }
     return all;
 }
@@ -132,8 +132,8 @@ static Node *first_alike(Cursor b, Node *e)
     others->at.rename.from = g_axes(b.g, was, e->nd);
     others->at.rename.to = g_axes(b.g, other, e->nd);
     Node *alike = b_op2(b, Oeq, e, infer(b.g, others));
-    Node *n = b_op3(b, Owhere, alike, numbers(b, dim, e->nd),
-                    b_const(b, Df32, MOSTTOKENS));
+    Node *none = b_const(b, Df32, MOSTTOKENS);
+    Node *n = b_op3(b, Owhere, alike, numbers(b, dim, e->nd), none);
     return b_red(b, Omin, n, other, e->nd);
 }
 
@@ -158,15 +158,15 @@ static void make_rows(Graph *g, const Node *a, TableRows *rows)
     Cursor b = cursor_at(g, a);
     Node *v = a->in[0]->in[0], *e = a->in[0]->in[1];
     Node *all = numbers(b, e->dim, e->nd), *first = first_alike(b, e);
-    Node *row = b_op3(b, Owhere, b_op2(b, Olt, e, b_const(b, e->dt, 0)),
-                      b_const(b, Df32, -1), first);
-    Node *place =
-        b_op3(b, Owhere, b_op2(b, Oeq, first, all),
-              b_op2(b, Oadd, all, b_const(b, Df32, 1)), b_const(b, Df32, 0));
+    Node *none = b_const(b, Df32, -1);
+    Node *negative = b_op2(b, Olt, e, b_const(b, e->dt, 0));
+    Node *row = b_op3(b, Owhere, negative, none, first);
+    Node *zero = b_const(b, Df32, 0);
+    Node *next = b_op2(b, Oadd, all, b_const(b, Df32, 1));
+    Node *place = b_op3(b, Owhere, b_op2(b, Oeq, first, all), next, zero);
+    Dim sums = { g_instance(g, a->dim[0].a), g_elems(e) };
 
-    rows->sum =
-        scattered(b, v, b_cast(b, row, Di32),
-                  (Dim){ g_instance(g, a->dim[0].a), g_elems(e) }, a->dt);
+    rows->sum = scattered(b, v, b_cast(b, row, Di32), sums, a->dt);
     rows->place = scattered(b, place, e, a->dim[0], Df32);
 }
 

@@ -43,7 +43,8 @@ static Node *rank_of(const CloneSite *site, Axis *axis)
  * [a] as y [b]. */
 static Node *before(const CloneSite *site, Node *x, Axis *a, Node *y, Axis *b)
 {
-    Node *lower = b_op2(site->b, Olt, b_iota(site->b, b), b_iota(site->b, a));
+    Node *self = b_iota(site->b, a);
+    Node *lower = b_op2(site->b, Olt, b_iota(site->b, b), self);
     Node *equal = b_op2(site->b, Oland, b_op2(site->b, Oeq, y, x), lower);
 
     return b_op2(site->b, Olor, b_op2(site->b, Ogt, y, x), equal);
@@ -64,8 +65,9 @@ static Node *sum_before(const CloneSite *site, Node *x, Axis *a, Axis *b,
 
 static Node *beyond(const CloneSite *site, Node *x, Node *mean)
 {
-    return b_op2(site->b, Omaximum, b_op2(site->b, Osub, x, mean),
-                 b_const(site->b, Df32, 0));
+    Node *zero = b_const(site->b, Df32, 0);
+
+    return b_op2(site->b, Omaximum, b_op2(site->b, Osub, x, mean), zero);
 }
 
 /* ---- the plan ------------------------------------------------------------ */
@@ -86,8 +88,8 @@ static Node *count(const CloneSite *site)
 /* f32 [expert]; n: counts. */
 static Node *spill(const CloneSite *site, Node *n, Node *mean)
 {
-    Node *same = b_op2(site->b, Oeq, rank_of(site, site->expert),
-                       rank_of(site, site->expert2));
+    Node *rank = rank_of(site, site->expert2);
+    Node *same = b_op2(site->b, Oeq, rank_of(site, site->expert), rank);
     Node *m = b_rename(site->b, n, site->expert, site->expert2);
     Node *load = total(
         site->b, b_op3(site->b, Owhere, same, m, b_const(site->b, Df32, 0)),
@@ -95,15 +97,16 @@ static Node *spill(const CloneSite *site, Node *n, Node *mean)
     Node *up_to = b_op2(site->b, Osub, load,
                         sum_before(site, n, site->expert, site->expert2, same));
 
-    return b_op2(site->b, Osub, beyond(site, up_to, mean),
-                 beyond(site, b_op2(site->b, Osub, up_to, n), mean));
+    Node *others = beyond(site, b_op2(site->b, Osub, up_to, n), mean);
+
+    return b_op2(site->b, Osub, beyond(site, up_to, mean), others);
 }
 
 /* f32 [rank] */
 static Node *spare(const CloneSite *site, Node *n, Node *mean)
 {
-    Node *first = b_op2(site->b, Omul, b_iota(site->b, site->rank),
-                        b_const(site->b, Di32, (double)site->each));
+    Node *each = b_const(site->b, Di32, (double)site->each);
+    Node *first = b_op2(site->b, Omul, b_iota(site->b, site->rank), each);
     Node *its = b_op2(site->b, Oeq, first, rank_of(site, site->expert));
     Node *load = total(
         site->b, b_op3(site->b, Owhere, its, n, b_const(site->b, Df32, 0)),
@@ -119,13 +122,13 @@ static Node *overlap(const CloneSite *site, Node *n, Node *mean)
     Node *out = spill(site, n, mean), *in = spare(site, n, mean);
     Node *from = sum_before(site, out, site->expert, site->expert2, NULL);
     Node *to = sum_before(site, in, site->rank, site->rank2, NULL);
-    Node *end = b_op2(site->b, Ominimum, b_op2(site->b, Oadd, to, in),
-                      b_op2(site->b, Oadd, from, out));
+    Node *last = b_op2(site->b, Oadd, from, out);
+    Node *end = b_op2(site->b, Ominimum, b_op2(site->b, Oadd, to, in), last);
     Node *rows = b_op2(site->b, Osub, end, b_op2(site->b, Omaximum, to, from));
     Node *least =
         b_op2(site->b, Omul, mean, b_const(site->b, Df32, CLONELEAST));
-    Node *is = b_op2(site->b, Oland, b_op2(site->b, Oge, rows, least),
-                     b_op2(site->b, Ogt, rows, b_const(site->b, Df32, 0)));
+    Node *some = b_op2(site->b, Ogt, rows, b_const(site->b, Df32, 0));
+    Node *is = b_op2(site->b, Oland, b_op2(site->b, Oge, rows, least), some);
 
     return b_op3(site->b, Owhere, is, rows, b_const(site->b, Df32, 0));
 }
@@ -146,13 +149,13 @@ static Node *shares_before(const CloneSite *site, Node *expert, Node *share)
     Node *same =
         b_op2(site->b, Oeq,
               b_rename(site->b, expert, site->clone, site->clone2), expert);
-    Node *lower = b_op2(site->b, Olt, b_iota(site->b, site->clone2),
-                        b_iota(site->b, site->clone));
+    Node *self = b_iota(site->b, site->clone);
+    Node *lower = b_op2(site->b, Olt, b_iota(site->b, site->clone2), self);
     Node *other = b_rename(site->b, share, site->clone, site->clone2);
+    Node *zero = b_const(site->b, Di32, 0);
+    Node *is = b_op2(site->b, Oland, same, lower);
 
-    return total(site->b,
-                 b_op3(site->b, Owhere, b_op2(site->b, Oland, same, lower),
-                       other, b_const(site->b, Di32, 0)),
+    return total(site->b, b_op3(site->b, Owhere, is, other, zero),
                  site->clone2);
 }
 
@@ -172,8 +175,8 @@ Node *clone_load(const CloneSite *site, Node *slot)
     Node *there =
         b_op2(site->b, Oeq, first, b_op2(site->b, Omul, rank, copies));
     Node *each = b_const(site->b, Di32, (double)site->each);
-    Node *home = b_op2(site->b, Oeq, first_place(site, place),
-                       b_op2(site->b, Omul, rank, each));
+    Node *begin = b_op2(site->b, Omul, rank, each);
+    Node *home = b_op2(site->b, Oeq, first_place(site, place), begin);
     home = b_op2(site->b, Oland, home, b_op2(site->b, Oge, e, zero));
     Node *is =
         b_op3(site->b, Owhere, b_op2(site->b, Oge, slot, zero), there, home);
@@ -190,8 +193,8 @@ Node *clone_load(const CloneSite *site, Node *slot)
 ClonePlan plan_clones(const CloneSite *site)
 {
     Node *n = b_cast(site->b, count(site), Df32);
-    Node *mean = b_op2(site->b, Odiv, total(site->b, n, site->expert),
-                       b_const(site->b, Df32, (double)site->rank->n));
+    Node *ranks = b_const(site->b, Df32, (double)site->rank->n);
+    Node *mean = b_op2(site->b, Odiv, total(site->b, n, site->expert), ranks);
     Node *rows = overlap(site, n, mean);
     Node *best = b_node(site->b, Otopk, 1, &rows);
 
@@ -201,12 +204,13 @@ ClonePlan plan_clones(const CloneSite *site)
     infer(site->b.g, best);
     Node *take = by_slot(site, b_gather(site->b, rows, best, site->expert));
     Node *is = b_op2(site->b, Ogt, take, b_const(site->b, Df32, 0));
-    Node *e = b_op3(site->b, Owhere, is, by_slot(site, best),
-                    b_const(site->b, Di32, -1));
-    Node *of = b_op2(site->b, Omaximum, b_gather(site->b, n, e, site->expert),
-                     b_const(site->b, Df32, 1));
-    Node *share = b_op2(site->b, Omul, b_op2(site->b, Odiv, take, of),
-                        b_const(site->b, Df32, CLONESHARES));
+    Node *none = b_const(site->b, Di32, -1);
+    Node *e = b_op3(site->b, Owhere, is, by_slot(site, best), none);
+    Node *one = b_const(site->b, Df32, 1);
+    Node *of =
+        b_op2(site->b, Omaximum, b_gather(site->b, n, e, site->expert), one);
+    Node *shares = b_const(site->b, Df32, CLONESHARES);
+    Node *share = b_op2(site->b, Omul, b_op2(site->b, Odiv, take, of), shares);
     ClonePlan p = { .expert = e };
 
     share = b_cast(site->b, share, Di32);
@@ -224,10 +228,11 @@ Node *clone_of(const CloneSite *site, const ClonePlan *plan, Node *token)
     Axis *clone = site->clone;
 
     at = b_op2(site->b, Omod, at, all);
-    Node *is = b_op2(site->b, Oland, b_op2(site->b, Oge, at, plan->from),
-                     b_op2(site->b, Olt, at, plan->to));
+    Node *below = b_op2(site->b, Olt, at, plan->to);
+    Node *is =
+        b_op2(site->b, Oland, b_op2(site->b, Oge, at, plan->from), below);
     is = b_op2(site->b, Oland, b_op2(site->b, Oeq, e, plan->expert), is);
-    Node *n = b_op3(site->b, Owhere, is, b_iota(site->b, clone),
-                    b_const(site->b, Di32, -1));
+    Node *none = b_const(site->b, Di32, -1);
+    Node *n = b_op3(site->b, Owhere, is, b_iota(site->b, clone), none);
     return b_red(site->b, Omax, n, &clone, 1);
 }

@@ -62,8 +62,9 @@ static Node *entropy(Cursor b, Node *load, Axis *axis)
     Node *ln = b_op1(b, Olog, least);
     double scale = axis->n > 1 ? -1 / log((double)axis->n) : 0;
 
-    return b_op2(b, Omul, total(b, b_op2(b, Omul, load, ln), axis),
-                 b_const(b, Df32, scale));
+    Node *factor = b_const(b, Df32, scale);
+
+    return b_op2(b, Omul, total(b, b_op2(b, Omul, load, ln), axis), factor);
 }
 
 Axis *own_axis(Graph *g, const char *name, int64_t n)

@@ -111,7 +111,8 @@ static Node *inverse_odds(const Forced *forced)
             "not by a file");
     if (power == 0)
         return b_const(b, Df32, 1);
-    Node *at = b_op2(b, Oadd, b_iota(b, forced->experts), b_const(b, Di32, 1));
+    Node *one = b_const(b, Di32, 1);
+    Node *at = b_op2(b, Oadd, b_iota(b, forced->experts), one);
     Node *ln = b_op1(b, Olog, b_cast(b, at, Df32));
     return b_op1(b, Oexp, b_op2(b, Omul, ln, b_const(b, Df32, power)));
 }
@@ -126,7 +127,8 @@ static Node *drawn(const Forced *forced)
     Node *u = uniform(forced, draw, n);
 
     u = b_op2(pre, Omaximum, u, b_const(pre, Df32, 1e-30));
-    u = b_op2(pre, Omul, b_op1(pre, Olog, u), inverse_odds(forced));
+    Node *odds = inverse_odds(forced);
+    u = b_op2(pre, Omul, b_op1(pre, Olog, u), odds);
     Node *at = b_op2(b, Omod, t, b_const(b, Di32, (double)n));
     return b_gather(b, largest(forced, u), at, draw);
 }

@@ -193,8 +193,8 @@ static Rounding rounded(const OperandBuilder *builder, Node *x)
     default: break;
     }
     most *= largest_number(De4m3);
-    t = b_op2(builder->b, Oamax_scale, largest_of_all(builder, x),
-              b_const(builder->b, Df32, most));
+    Node *largest = b_const(builder->b, Df32, most);
+    t = b_op2(builder->b, Oamax_scale, largest_of_all(builder, x), largest);
     s = b_cast(builder->b, b_op2(builder->b, Onv_inverse, a, t), De4m3);
     r.numbers = quantized(builder, x, b_op2(builder->b, Onv_scale, s, t));
     r.inverse = s;

@@ -175,8 +175,9 @@ static Node *signed_copies(Cursor b, Node *x, Axis *in, Axis *to)
 {
     int64_t size = x->dim[dim_of(x, in)].n;
     Node *m = b_const(b, x->dt, (double)b.at->at.hadamard.signs);
-    Node *sign = b_op3(b, Ohadamard_sign, position(b, to, size, x->dt),
-                       position(b, in, size, x->dt), m);
+    Node *column = position(b, in, size, x->dt);
+    Node *row = position(b, to, size, x->dt);
+    Node *sign = b_op3(b, Ohadamard_sign, row, column, m);
     Node *y = b_node(b, Omul, 2, (Node *[]){ x, sign });
 
     for (int d = 0; d < x->nd; d++) {

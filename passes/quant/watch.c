@@ -160,7 +160,8 @@ static Node *scales_of(Graph *g, const Node *quantize)
     Node *s = wide(b, quantize->in[1]), *there;
 
     a->at.amax = quantize->at.amax;
-    there = b_op2(b, Ogt, infer(g, a), b_const(b, Df32, 0));
+    Node *zero = b_const(b, Df32, 0);
+    there = b_op2(b, Ogt, infer(g, a), zero);
     return b_op3(b, Owhere, there, s, b_const(b, Df32, FLT_MAX));
 }
 
@@ -175,8 +176,8 @@ void watch_quantize(RoundingWatch *watch, const Node *quantize, OperandUse use,
     Node *a = magnitudes(g, quantize);
     Node *large = b_op2(b, Ogt, a, b_const(b, Df32, ends[to].saturated));
     Node *least = b_const(b, Df32, ends[to].flushed);
-    Node *small = b_op2(b, Oland, b_op2(b, Ole, a, least),
-                        b_op2(b, Ogt, a, b_const(b, Df32, 0)));
+    Node *nonzero = b_op2(b, Ogt, a, b_const(b, Df32, 0));
+    Node *small = b_op2(b, Oland, b_op2(b, Ole, a, least), nonzero);
     Node *made[NSTAT] = {
         amax_of_step(g, quantize, quantize->in[0]),
         leaving(g, STATscale, scales_of(g, quantize)),

@@ -162,8 +162,8 @@ static Node *send_map(const Exchange *exchange)
     Node *e = exchange->old->in[0], *to = b_iota(b, exchange->to);
     Axis *top = exchange->old->at.route.top;
 
-    Node *p =
-        b_op3(b, Owhere, lies_on(exchange, e, to), to, number(exchange, -1));
+    Node *none = number(exchange, -1);
+    Node *p = b_op3(b, Owhere, lies_on(exchange, e, to), to, none);
     if (top)
         p = b_red(b, Omax, p, &top, 1);
     Node *m = b_node(b, Oroute, 1, &p);
@@ -257,8 +257,9 @@ static Node *received_map(const Exchange *exchange)
 
     e = in_blocks(exchange, b_op2(b, Oadd, e, one), exchange->old);
     e = b_op2(b, Osub, e, one); /* rows of nobody: -1 */
-    e = b_op3(b, Owhere, lies_on(exchange, e, b_iota(b, exchange->peer)), e,
-              number(exchange, -1));
+    Node *none = number(exchange, -1);
+    Node *is = lies_on(exchange, e, b_iota(b, exchange->peer));
+    e = b_op3(b, Owhere, is, e, none);
     Node *m = b_node(b, Oroute, 1, &e);
     struct route_attrs *t = &m->at.route;
     int64_t micros = 1;

@@ -293,8 +293,8 @@ static Node *of_experts(TrainStep *step, const Bucket *bucket)
     }
     if (!pads)
         return NULL;
-    Node *all =
-        post_op2(step, Ogt, packed(step, bucket, in), post_num(step, 0));
+    Node *zero = post_num(step, 0);
+    Node *all = post_op2(step, Ogt, packed(step, bucket, in), zero);
     for (; from < vec_len(g->node); from++)
         in_post(g->node[from]);
     return all;
@@ -392,7 +392,8 @@ static void optimize_halves(TrainStep *step, const Bucket *bucket)
     BucketUpdate update = open_update(step, bucket);
     Node *p = bucket->node[0],
          *left = companion(step, bucket, TKremainder, "", Di16, 0);
-    Node *w = post_op2(step, Ojoin_bf16, high(step, p), high(step, left));
+    Node *low = high(step, left);
+    Node *w = post_op2(step, Ojoin_bf16, high(step, p), low);
     Node *w1 = updated(step, bucket, &update, w);
 
     write_halves(step, p, left, post_if_ok(step, w1, w));
