@@ -80,7 +80,7 @@ void show_text(const Graph *g, const char *text);
  * returns its replacement (the node itself, an existing one, or a new one). New
  * nodes are placed where f builds them. */
 void rewrite(Graph *g, Node *(*f)(Graph *g, Node *n, void *ctx), void *ctx);
-int *use_counts(const Graph *g, Arena *a); /* by node id */
+int *use_counts(const Graph *g, Arena *a); /* result: by node id */
 Table *use_table(const Graph *g);          /* the same as uintptr_t, by node */
 /* Result `index` of a node that has several, with the dims of `like`. */
 Node *new_part(Graph *g, Node *of, int index, Dtype dt, const Node *like);
