@@ -471,7 +471,7 @@ function gather(a, e, axis) end
 ---    local y = scatter_add(g, e, p)
 ---@param v Tensor @param e Index @param like Tensor @param axis? string @return Tensor
 function scatter_add(v, e, like, axis) end
----The largest v where e points; -inf where no e points, of integers the least one. like gives the axes alone.
+---The largest v where e points, -inf where no e points; integers become real. like gives the axes alone.
 ---
 ---    v [..], e [..], like [.. axis] -> the axes of like
 ---    gradient: to the largest v, shared by equal ones
