@@ -37,91 +37,96 @@ typedef struct Placement {
     const Recipe *recipe;
     Dtype real;
     int pays;             /* only products that save time are scaled */
-    int kernels;          /* the target multiplies numbers of this recipe */
-    Table *readers;       /* a value -> products of weights that read it */
+    int kernels;          /* the target has products of this recipe */
+    Table *readers;       /* value -> number of weight products that read it */
     Table *choice;        /* Param -> its WeightChoice */
-    Table *gradient;      /* product that makes a weight's gradient -> Param */
-    RoundingWatch *watch; /* null: nothing is watched */
+    Table *gradient;      /* product of a weight's gradient -> Param */
+    RoundingWatch *watch; /* null: no metrics */
     Delayed *delayed;
-    Wire *wire;      /* null: gradients of weights read values as they are */
-    Table *rows;     /* values that may be read rounded only -> RowsRounded */
-    const Node *end; /* the last of the graph, behind all products */
+    Wire *wire;      /* null: weight gradients read values unquantized */
+    Table *rows;     /* values with quantized readers only -> RowsRounded */
+    const Node *end; /* the last node of the graph */
 } Placement;
 
-/* A value as numbers of few bits. */
+/* A quantized value. */
 typedef struct Rounding {
     const Node *of;
     Axes axes, blocks;
     Axis *pairs;
     Node *numbers;
-    Node *inverse; /* what 1 stands for in a block; null: `outer` says it */
-    Node *outer;   /* a product is times it; null: times nothing */
+    Node *inverse; /* inverse scales of blocks; null: `outer` is */
+    Node *outer;   /* factor of a product's result; null: 1 */
 } Rounding;
 
-/* Rows of experts, all of whose readers take them rounded, or another value
- * all of whose readers in the backward do (precision.kept). */
+/* Rows of experts with quantized readers only, or another value whose readers
+ * in the backward are quantized (precision.kept). */
 typedef struct RowsRounded {
-    const Node *product; /* that reads them as its operand k; null: none */
-    int k, others;       /* others: read them otherwise */
+    const Node *product; /* reader, as its operand k; null: none */
+    int k, others;       /* others: number of other readers */
     const Param *param;
-    Node *values; /* once they are made */
+    Node *values; /* null until they are made */
 } RowsRounded;
 
-/* Of a weight, for all programs alike. */
+/* The choice of a weight, equal in all programs. */
 typedef struct WeightChoice {
     const char *stays; /* null: its products are scaled */
     double gain;       /* seconds of a micro-batch on a rank, if predicted */
-    const char *own;   /* null: its own gradient is scaled too; else why not */
+    const char *own;   /* null: its gradient is quantized too, or the reason */
     double own_gain;
     const Node *n;  /* the first product that reads it */
-    Rounding *once; /* vec: what `pre` rounds of it */
+    Rounding *once; /* vec: its quantizations in `pre` */
 } WeightChoice;
 
 /* ---- idle_keys.c --------------------------------------------------------- */
 
-/* Warns of keys that change nothing in the step, once a model, and where no
- * product is scaled for which the keys ask. recipe: null without few bits. */
+/* Warns once a model of keys without effect on the step, and if the keys ask
+ * for quantized products and there are none. recipe: null without
+ * quantization. */
 void warn_idle_keys(const Placement *placement);
 
 /* ---- primary.c ----------------------------------------------------------- */
 
-/* Are numbers of weights the same whatever product reads them, powers of two
- * their scales, and are there masters to make them of? recipe may be null. */
+/* Does the recipe allow stored e4m3 weights: square blocks, power-of-two
+ * scales, rounding to nearest, and fp32 masters? recipe may be null. */
 int has_numbers_of_weights(const Graph *g, const Recipe *recipe);
-/* Notes what the weights that are kept as numbers were rounded of. */
+/* Records the values from which stored weights are quantized, for metrics. */
 void primary_watch(const Placement *placement);
 
 /* ---- placement.c --------------------------------------------------------- */
 
-/* An empty one, by the options: recipe null where they ask for no few bits. */
+/* Initializes the placement from the options; recipe is null if they ask for no
+ * quantization. */
 void placement_new(Graph *g, Placement *placement);
-/* What counts blocks of so many along a; of positions apart, as a is cut. */
+/* The axis of blocks of `size` elements along a; an axis of positions has one of
+ * its own, sharded like a. */
 Axis *axis_of_blocks(Graph *g, Axis *a, int size);
 
-/* Is x weights of clones, taken of those of all experts, or gradients of all,
- * with those of clones (passes/model/clones.c)? */
+/* Is x the weights of clones, selected from those of all experts, or the
+ * gradients of all experts with those of clones (passes/model/clones.c)? */
 int is_between_clones(const Node *x);
-/* The parameter that x is, by whatever axes and dtype; null: none. */
+/* The parameter of which x is a view or cast; null: none. */
 const Param *weight_of(Graph *g, const Node *x);
-/* Does x differ between micro-batches? Rows do whose experts data chooses. */
+/* Does x differ between micro-batches? Routed rows do. */
 int differs_by_micro(Graph *g, const Node *x);
-/* The operand of product n that is a weight, the other being data; -1: none. */
+/* The index of the weight operand of product n if the other is data; -1:
+ * none. */
 int weight_at(Graph *g, const Node *n);
-/* The longest axis of x, the last of several, of those that product n sums
- * over, or null any; but. Not micro, nor of rows and experts. */
+/* The longest axis of x (the last of equal ones) over which n sums (n null:
+ * any), except `but`, micro, and axes of rows and experts. */
 Axis *longest_axis(const Node *x, const Node *n, const Axis *but);
-/* Axes cut into blocks by a layout for operand x of n; how many, 0 for a layout
- * without blocks, -1: x lacks them. */
+/* The blocked axes of a layout for operand x of n. Returns their number, 0 for
+ * a layout without blocks, -1 if x lacks them. */
 int axes_cut(ScaleLayout layout, const Node *n, const Node *x, Axis *cut[2]);
-/* Whether operand k of n can be cut so: it has the axes, and two numbers make
- * an element. */
+/* Can operand k of n be quantized: has it the axes, of even size for packed
+ * types? */
 int can_cut(const Placement *placement, const Node *n, int k, OperandUse use);
-/* Has the target a kernel for products of such numbers, and its machine
- * instructions? */
+/* Has the target kernels, and its machine instructions, for the recipe's
+ * products? */
 int has_scaled_kernels(const Graph *g, const Recipe *recipe);
-/* Are rows of experts rounded to e4m3 by powers of two, 1x128? */
+/* Does the recipe quantize rows of experts to e4m3 in blocks of 1x128 with
+ * power-of-two scales? */
 int has_wide_rows(const Recipe *recipe);
-/* Chooses for each weight; says why. */
+/* Decides each weight, with a why() line. */
 void judge_weights(Placement *placement);
 void report_weights(const Placement *placement);
 

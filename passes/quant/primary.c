@@ -1,8 +1,8 @@
-/* primary.c: weights that are kept as numbers of 8 bits (precision.primary).
- * Where all that reads a weight are products that multiply it so (fp8.c), no
- * bf16 copy of it lives: its parameter is numbers, one more its scales, and
- * what ranks gather of it is these bytes (ZeRO). The optimizer makes both of
- * the fp32 master:
+/* primary.c: weights stored as e4m3 and scales (precision.primary). If only FP8
+ * products read a weight (fp8.c), no bf16 copy of it is kept: the parameter is
+ * the e4m3 values, a second parameter `scales.w` the inverse scales, by which
+ * dequantize multiplies. ZeRO gathers these bytes. The optimizer computes both
+ * from the fp32 master:
  *
  *     %w = param w             =>     %q = param w                      e4m3
  *     %y = dot %x %w                  %s = param scales.w
@@ -13,21 +13,24 @@
  *                                     write w (quantize %b %t)
  *                                     write scales.w 1/%t
  *
- * to the bits that rounding %b for each step has. Blocks of 128x128 are blocks
- * of the transposed weight too: the gradient of what it meets reads the same.
+ * Products read the same bits as if %b were quantized in every step. Blocks of
+ * 128x128 are also blocks of the transpose, so the product of the input
+ * gradient uses the same values and scales.
  *
- * In a bucket a rank has a run of what its members are one after another: a
- * block may lie in runs of several. Each finds the largest of what it has, all
- * of them the largest of these; then each rounds its run by the scales of the
- * blocks that it is of:
+ * A ZeRO rank has a contiguous run of the concatenated members of a bucket, so
+ * a block may span the runs of several ranks. Each rank computes the amax of
+ * its part, an all-reduce takes the maximum, and each rank quantizes its run
+ * with the scales of its blocks. With ZeRO-3 a rank writes its shard; the
+ * scales are whole on every rank:
  *
  *     %r = unpack (magnitude %b) at=.. largest=1     [hidden heads dim] dp:max
  *     %t = pow2_scale (pack (amax %r) ..)            all-reduced: of blocks
  *     %q = cast (mul %b (pack (spread (unpack %t)) ..)) to=e4m3  [flat] dp:flat
  *     write w (unpack %q at=..)                      gathered: bytes
  *
- * Checkpoints hold masters, so they are the same with numbers and without; the
- * program `weights` makes the numbers of masters that were read. */
+ * Checkpoints store the masters only, so they do not depend on
+ * precision.primary; the program `weights` computes values and scales from
+ * loaded masters. */
 #include "../../ir/settings/keys.h"
 #include "placement.h"
 
@@ -65,7 +68,7 @@ static const char *scales_of(const Graph *g, const Param *param)
     return companion_of(g, param, TKscales)->path;
 }
 
-/* The blocks of a weight, as products cut it (fp8.c). */
+/* The blocks of a weight, as in products (fp8.c). */
 static struct amax_attrs blocks_of(Graph *g, const Param *param)
 {
     Node x = { .op = Oparam, .nd = param->nd };
@@ -105,7 +108,7 @@ static void declare_scales(Graph *g, const Param *param)
     vec_push(g->arena, g->param, p);
 }
 
-/* A node of op, by the parameter's blocks; y: null, or its second operand. */
+/* A node of op with the parameter's blocks. y: second operand, or null. */
 static Node *in_blocks(Graph *g, const Param *param, Op op, const Loc *loc,
                        Node *x, Node *y)
 {
@@ -115,16 +118,17 @@ static Node *in_blocks(Graph *g, const Param *param, Op op, const Loc *loc,
     return n;
 }
 
-/* numbers times scales. */
+/* The quantized values times their inverse scales. */
 static Node *dequantized(Graph *g, const Param *param, Node *numbers,
                          Node *inverse, const Loc *loc)
 {
     return infer(g, in_blocks(g, param, Odequantize, loc, numbers, inverse));
 }
 
-/* ---- which --------------------------------------------------------------- */
+/* ---- choice -------------------------------------------------------------- */
 
-/* Path -> what of its readers does not take it as numbers. */
+/* Path -> the reason why a weight cannot be stored as e4m3: a reader that needs
+ * bf16. */
 static Table *other_readers(const Placement *placement)
 {
     static const char *const other = "not only products read it",
@@ -165,8 +169,8 @@ static Table *trained(const Graph *g)
     return t;
 }
 
-/* Does a rank have a part of a block that others have parts of, but in runs of
- * a bucket? */
+/* Does tp or etp split a block across ranks? bucket_numbers() handles splits by
+ * buckets. */
 static int is_cut_inside(Graph *g, const Param *param)
 {
     const Shard *sh = param_type(g, param);
@@ -184,7 +188,7 @@ static int is_cut_inside(Graph *g, const Param *param)
     return 0;
 }
 
-/* Those that products of few bits read, with a reason for each. */
+/* Chooses the weights, each with a why() line. */
 static void choose(const Placement *placement)
 {
     Graph *g = placement->g;
@@ -238,7 +242,8 @@ static void choose_primary(Graph *g)
 
 /* ---- readers ------------------------------------------------------------- */
 
-/* Each reads what it is of its own, so that nothing is kept for another. */
+/* A reader has its own dequantize, so that the bf16 value is not kept between
+ * readers. */
 static Node *values_for(Graph *g, const Node *n, Node *x)
 {
     const Param *p = g_param(g, x->at.param.path);
@@ -250,7 +255,8 @@ static Node *values_for(Graph *g, const Node *n, Node *x)
     return values;
 }
 
-/* Nothing is dropped: sums of gradients have no readers yet. */
+/* Replaces the operands of readers. Dead nodes stay: sums of gradients have no
+ * readers yet. */
 static void read_numbers(Graph *g)
 {
     Node **old = g->node;
@@ -278,7 +284,7 @@ void pass_primary(Graph *g)
             continue;
         g->param[i]->dt = De4m3;
         if (!g->param[i]->bucket || g->param[i]->at >= 0)
-            declare_scales(g, g->param[i]); /* of weights, not of a bucket */
+            declare_scales(g, g->param[i]); /* for weights, not for buckets */
         any = 1;
     }
     for (size_t i = 0; i < vec_len(g->node); i++)
@@ -298,7 +304,7 @@ void primary_like(Graph *g, const Graph *step)
     }
 }
 
-/* ---- made of masters ----------------------------------------------------- */
+/* ---- values and scales from masters -------------------------------------- */
 
 static Node *made(const TrainStep *step, Node *n)
 {
@@ -311,19 +317,19 @@ static void write_weight(TrainStep *step, const char *path, Node *value)
     post_set(step, in_post(weight_node(step->g, path)), value);
 }
 
-/* Of each block of x, of a weight. */
+/* The amax of each block of x, a weight. */
 static Node *largest(const TrainStep *step, const Param *param, Node *x)
 {
     return made(step, in_blocks(step->g, param, Oamax, step->l, x, NULL));
 }
 
-/* Of blocks of which these are the largest. */
+/* The scales of blocks with this amax. */
 static Node *scale_of_blocks(TrainStep *step, Node *amax)
 {
     return post_op2(step, Opow2_scale, amax, post_num(step, E4M3MAX));
 }
 
-/* What 1 stands for in them. */
+/* The inverse scales of blocks with this amax. */
 static Node *inverse_of(TrainStep *step, Node *amax)
 {
     Node *scale = scale_of_blocks(step, amax);
@@ -331,7 +337,7 @@ static Node *inverse_of(TrainStep *step, Node *amax)
     return post_op2(step, Odiv, post_num(step, 1), scale);
 }
 
-/* It is written; the scale, a power of two as it is. */
+/* Writes the inverse scales. Returns the scales, exact powers of two. */
 static Node *scale_of(TrainStep *step, const Param *param, Node *inverse)
 {
     write_weight(step, scales_of(step->g, param), inverse);
@@ -347,7 +353,7 @@ static Node *quantized(const TrainStep *step, const Param *param, Node *x,
     return made(step, n);
 }
 
-/* The scale of its block for each element of a weight. */
+/* Broadcasts the scales of blocks to the elements of a weight. */
 static Node *spread(const TrainStep *step, const Param *param, Node *scale)
 {
     Node *n = in_blocks(step->g, param, Ospread, step->l, scale, NULL);
@@ -357,8 +363,8 @@ static Node *spread(const TrainStep *step, const Param *param, Node *scale)
     return made(step, n);
 }
 
-/* A bucket of what x[] are of its members, their blocks' axes in place of
- * theirs; whole on all ranks but those that cut members. */
+/* A bucket of per-block tensors x[k], one a member, with axes of blocks; whole
+ * on all ranks except those that shard members. */
 static Bucket blocks_in_bucket(Graph *g, const Bucket *bucket, Node *const *x)
 {
     Bucket b = { .own = bucket->own, .ranks = bucket->ranks };
@@ -385,8 +391,8 @@ static Bucket blocks_in_bucket(Graph *g, const Bucket *bucket, Node *const *x)
     return b;
 }
 
-/* By the largest of blocks that each rank has of the members of a bucket what 1
- * stands for in these, found by all ranks at once. */
+/* Replaces each x[k], a rank's partial amax of the blocks of a member, by the
+ * inverse scales, with one all-reduce for the bucket. */
 static void find_inverses(TrainStep *step, const Bucket *bucket, Node **x)
 {
     Graph *g = step->g;
@@ -410,7 +416,7 @@ static void find_inverses(TrainStep *step, const Bucket *bucket, Node **x)
     }
 }
 
-/* The numbers of all members of a bucket, as it has them. */
+/* The quantized values of a bucket. */
 static Node *bucket_numbers(TrainStep *step, const Bucket *bucket, Node *x)
 {
     Graph *g = step->g;
@@ -458,7 +464,7 @@ void primary_write(TrainStep *step, const Bucket *bucket, Node *value)
                      made(step, bucket_unpack(step->g, bucket, k, q)));
 }
 
-/* ---- watched ------------------------------------------------------------- */
+/* ---- metrics ------------------------------------------------------------- */
 
 static Node *before_step(Node *n, const Scope *scope)
 {
@@ -467,7 +473,7 @@ static Node *before_step(Node *n, const Scope *scope)
     return n;
 }
 
-/* What a weight would be in bf16 in this step, of its master. */
+/* The bf16 value of a weight in this step, from its master. */
 static Node *value_before(Graph *g, const Param *param, const Scope *scope)
 {
     const Param *master = companion_of(g, param, TKmaster);
