@@ -1,5 +1,5 @@
-/* functions.h: ir.h with the ops of functions.def among its Op, for references
- * that compute them another way. Before any other header of ours. */
+/* functions.h: graph.h with the ops of functions.def in its enum Op, for
+ * references that compute them another way. Include it before other headers. */
 #ifndef PLEAT_TESTS_FUNCTIONS_H
 #define PLEAT_TESTS_FUNCTIONS_H
 

@@ -115,14 +115,14 @@ function option(name, value) end
 ---    local y = scope("mlp", module, "mlp", function(a) return silu(a) * a end, x)
 ---@param name string @param f function @param ... any
 function module(name, f, ...) end
----a, which the backward never makes again: where it reads it, or makes something else of it, it is kept.
+---a; if the backward needs it, it is kept and never recomputed.
 ---
 ---    a [..] -> [..]
 ---    local y = keep(silu(x)) * w
 ---@param a Tensor @return Tensor
 function keep(a) end
----a, which is not kept for the backward but made again there. Sums, choices of experts and what came from other ranks
----are kept all the same.
+---a; the backward recomputes it instead of reading a kept copy, and may recompute its operands too. Sums, choices of
+---experts and values from other ranks are kept regardless.
 ---
 ---    a [..] -> [..]
 ---    local y = recompute(silu(x)) * w

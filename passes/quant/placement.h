@@ -97,8 +97,8 @@ void primary_watch(const Placement *placement);
 /* Initializes the placement from the options; recipe is null if they ask for no
  * quantization. */
 void placement_new(Graph *g, Placement *placement);
-/* The axis of blocks of `size` elements along a; an axis of positions has one of
- * its own, sharded like a. */
+/* The axis of blocks of `size` elements along a; an axis of positions has one
+ * of its own, sharded like a. */
 Axis *axis_of_blocks(Graph *g, Axis *a, int size);
 
 /* Is x the weights of clones, selected from those of all experts, or the
