@@ -372,9 +372,10 @@ static int64_t rebuild_cost(const Graph *g, const Node *n, double price,
         return 0;
     if ((n->mark & (NEEDED | LATE)) == NEEDED)
         return INF;
-    double cost = price * seconds_of(g, n);
-    return after < local_bytes(g, n) || cost > (double)INF ? INF
-                                                           : (int64_t)cost;
+    if (after < local_bytes(g, n))
+        return INF;
+    int64_t cost = (int64_t)fmin(price * seconds_of(g, n), (double)INF);
+    return cost < INF ? cost : INF;
 }
 
 /* Returns the cost of keeping; among equal costs, values in memory anyway are
